@@ -33,7 +33,9 @@ export function rateLimit(options: HonoOptions): MiddlewareHandler {
     for (const [name, value] of Object.entries(admitted.headers)) {
       if (!c.res.headers.has(name)) c.header(name, value);
     }
-    if (admitted.info.decision.handle !== undefined) {
+    if (c.req.method === "HEAD") {
+      void admitted.end(); // Nobody reads the body.
+    } else if (admitted.info.decision.handle !== undefined) {
       const answer = onBodyEnd(c.res, () => void admitted.end());
       // Assigned twice, because Hono copies the header fields of the previous answer into a new one.
       c.res = undefined;

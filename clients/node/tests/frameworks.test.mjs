@@ -109,7 +109,7 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
     /** Runs the framework with these options; `get` asks it. */
     async function running(options, scenario) {
       const server = await start((path) => ({ limiter, ...options, skip: (...args) => path(...args) === "/health" }));
-      const get = (path) => fetch(`http://127.0.0.1:${server.port}${path}`);
+      const get = (path, options) => fetch(`http://127.0.0.1:${server.port}${path}`, options);
       try {
         await scenario(get, server.app);
       } finally {
@@ -149,6 +149,22 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
         app.go = true;
         assert.equal(Buffer.from((await reader.read()).value).toString(), "last");
         assert.ok((await reader.read()).done);
+        await until(async () => (await slots(slotId)) === 0);
+      }));
+
+    test("a slot is held longer than its lease, and given back after HEAD", () =>
+      running({}, async (get, app) => {
+        const briefId = newName();
+        const answer = await get(`/stream?briefId=${briefId}`);
+        const reader = answer.body.getReader();
+        await reader.read();
+        await new Promise((resolve) => setTimeout(resolve, 1500));
+        assert.equal((await limiter.usage({ briefId }))[0].current, 1);
+        app.go = true;
+        while (!(await reader.read()).done);
+        await until(async () => (await limiter.usage({ briefId }))[0].current === 0);
+        const slotId = newName();
+        await get(`/?slotId=${slotId}`, { method: "HEAD" });
         await until(async () => (await slots(slotId)) === 0);
       }));
 

@@ -7,11 +7,12 @@ import inspect
 import itertools
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Optional
 
 import httpx
 import pytest
@@ -191,9 +192,10 @@ def running(app: Any, **options: Any) -> Iterator[httpx.Client]:
 
 
 class Proxy:
-    """A TCP proxy that delays every chunk of an answer, or swallows it."""
+    """A TCP proxy that delays every chunk of an answer, or swallows it. With a context it terminates TLS."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, context: Optional[ssl.SSLContext] = None) -> None:
+        self._context = context
         host, _, port = url.rpartition("/")[2].partition(":")
         self._target = (host, int(port))
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -207,9 +209,15 @@ class Proxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                if self._context is not None:
+                    near = self._context.wrap_socket(near, server_side=True)
+                far = socket.create_connection(self._target)
+            except OSError:
+                near.close()
+                continue
             self.connections += 1
             threading.Thread(target=self._copy, args=(near, far, False), daemon=True).start()
             threading.Thread(target=self._copy, args=(far, near, True), daemon=True).start()

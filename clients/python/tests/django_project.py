@@ -53,6 +53,19 @@ def stream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(async_parts() if IS_ASGI else parts())
 
 
+def discards(get_response: Any) -> Any:
+    """Middleware that replaces a streamed answer, which is then closed without being read."""
+
+    def handle(request: Any) -> Any:
+        response = get_response(request)
+        if "discard" in request.headers:
+            response.close()
+            return HttpResponse("discarded")
+        return response
+
+    return handle
+
+
 urlpatterns = [
     path("", lambda request: HttpResponse("ok")),
     path("health", lambda request: HttpResponse("ok")),
@@ -66,7 +79,7 @@ settings.configure(
     ALLOWED_HOSTS=["*"],
     SECRET_KEY="test",
     LOGGING_CONFIG=None,
-    MIDDLEWARE=["sluicegate.django.RateLimitMiddleware"],
+    MIDDLEWARE=["__main__.discards", "sluicegate.django.RateLimitMiddleware"],
     SLUICEGATE={
         "DIMENSIONS": "__main__.dimensions",
         "COST": "__main__.cost",

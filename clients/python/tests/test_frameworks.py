@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, AsyncIterator, Iterator
@@ -288,6 +289,8 @@ def test_websockets_are_limited_and_hold_their_slot(memory_service: Service, nam
                     assert refused.value.response.headers["retry-after"]
                     assert b"HIT_SLOTS_LIMIT" in (refused.value.response.body or b"")
             until(lambda: slots(slot) == 0)
+        with connect(f"{address}/?brief={name}"):
+            held_longer_than_its_lease(memory_service, name)
 
 
 def by_path(slot: str) -> dict[str, str]:
@@ -296,6 +299,8 @@ def by_path(slot: str) -> dict[str, str]:
 
 def by_query(connection: Connection) -> Any:
     name, _, value = connection.scope["query_string"].decode().partition("=")
+    if name == "brief":
+        return {"briefId": value}
     return {"slotId": value} if name == "middleware" else None
 
 
@@ -348,7 +353,11 @@ def test_flask_is_limited_and_settles_when_the_body_is_sent(memory_service: Serv
 
     @app.get("/stream")
     def stream() -> Any:
-        return stream_with_context(f"{slots(name)}" for _ in range(1)), 200
+        def parts() -> Iterator[str]:
+            held_longer_than_its_lease(memory_service, name)
+            yield str(slots(name))
+
+        return stream_with_context(parts()), 200
 
     @app.get("/decorated/<org>")
     @limiter.limit(lambda org: {"orgId": org})
@@ -369,7 +378,7 @@ def test_flask_is_limited_and_settles_when_the_body_is_sent(memory_service: Serv
             assert (broken.status_code, broken.headers["x-ratelimit-remaining"]) == (500, "2")
             client.get("/", params={"userId": name})
             until(lambda: limiter.get_user_stats(name)["cost"]["today"] == 0.5)
-            assert client.get("/stream", params={"slotId": name}).text == "1"
+            assert client.get("/stream", params={"slotId": name, "briefId": name}).text == "1"
             until(lambda: slots(name) == 0)
             answers = [client.get(f"/decorated/{name}-decorated") for _ in range(4)]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -400,15 +409,27 @@ def test_django_is_limited(memory_service: Service, name: str, slots: Any, kind:
                 with Limiter(memory_service.url, timeout=30) as limiter:
                     client.get("/settled", params={"userId": name})
                     until(lambda: limiter.get_user_stats(name)["cost"]["today"] == 0.5)
-                with client.stream("GET", "/stream", params={"slotId": name}) as answer:
+                discarded = client.get("/stream", params={"slotId": name}, headers={"discard": "yes"})
+                assert discarded.text == "discarded"
+                until(lambda: slots(name) == 0)
+                with client.stream("GET", "/stream", params={"slotId": name, "briefId": name}) as answer:
                     parts = answer.iter_text()
                     next(parts)
                     assert slots(name) == 1
+                    held_longer_than_its_lease(memory_service, name)
                     Path(process_file(client)).touch()
                     assert "".join(parts) == "last"
                 until(lambda: slots(name) == 0)
         finally:
             process.kill()
+
+
+def held_longer_than_its_lease(service: Service, name: str) -> None:
+    """Checks that a slot whose lease is one second is renewed."""
+    began = time.monotonic()
+    until(lambda: time.monotonic() - began > 1.5)
+    with Limiter(service.url, timeout=30) as limiter:
+        assert limiter.usage({"briefId": name})[0].current == 1
 
 
 def process_file(client: httpx.Client) -> str:

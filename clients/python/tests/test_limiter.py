@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Callable
 
 import pytest
+import trustme
 from conftest import Proxy, until
 
 from sluicegate import ApiError, AsyncLimiter, Cost, Denied, InlineLimit, Limiter, Unavailable, parse_limit
@@ -445,3 +447,20 @@ def test_a_forked_process_does_not_share_the_connections_of_its_parent(memory_se
         for _ in range(200):
             assert limiter.check({"userId": name}).allowed
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_tls_is_verified_and_its_connections_are_reused(memory_service: Service, make: Make, name: str) -> None:
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(server)
+    proxy = Proxy(memory_service.url, server)
+    url = f"https://localhost:{proxy.url.rpartition(':')[2]}"
+    try:
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            make(url, on_unavailable="raise").check({"orgId": name})
+        authority.configure_trust(client)
+        limiter = make(url, ssl_context=client)
+        assert [limiter.acquire({"orgId": name}).allowed for _ in range(4)] == [True, True, True, False]
+        assert proxy.connections == 1
+    finally:
+        proxy.close()

@@ -12,7 +12,7 @@ from typing import Any, Awaitable, Callable, Coroutine, Dict, Optional, Set, Tup
 from ._async_transport import AsyncTransport
 from ._context import record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
-from ._errors import Denied, SluicegateError
+from ._errors import ApiError, Denied, SluicegateError
 from ._flows import Admission, FailureHook, Flow, Flows, Sleep, log, request_json
 from ._limiter import user_request, user_stats
 from ._types import CostLike, Decision, Dimensions, Hold, Limits, Scope, Settlement, Stats, hold_of
@@ -131,6 +131,16 @@ class AsyncLimiter:
             return await self.acquire(dimensions, cost=cost, limits=limits, hold=hold, id=id)
 
         return AsyncLease(self, acquire)
+
+    def keep(self, decision: Decision) -> AsyncLease:
+        """Returns the lease of an admission. It is renewed until it ends: call ``finish`` in every case."""
+
+        async def acquire() -> Decision:
+            return decision
+
+        lease = AsyncLease(self, acquire)
+        lease._begin(decision)
+        return lease
 
     def limit(
         self,
@@ -287,9 +297,13 @@ class AsyncLease:
         record(decision)
         if not decision.allowed:
             raise Denied(decision)
+        self._begin(decision)
+        return self
+
+    def _begin(self, decision: Decision) -> None:
+        self._decision = decision
         if decision.lease_seconds is not None and decision.handle is not None:
             self._renew_in(decision.lease_seconds)
-        return self
 
     async def __aexit__(
         self,
@@ -297,19 +311,28 @@ class AsyncLease:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        if not self._ended:
-            self._end()
-            if self.decision.handle is not None:
-                # A task of its own: the slot is given back even if the caller was cancelled.
-                await asyncio.shield(self._limiter.in_background(self._release_quietly()))
+        await self.finish()
 
-    async def _release_quietly(self) -> None:
+    async def finish(self, cost: Optional[CostLike] = None) -> None:
+        """Settles or releases the admission, unless it has ended. A failure is counted and logged, not raised."""
+        if self._ended:
+            return
+        self._end()
+        if self.decision.handle is not None:
+            # A task of its own: the slot is given back even if the caller is cancelled.
+            await asyncio.shield(self._limiter.in_background(self._finish(cost)))
+
+    async def _finish(self, cost: Optional[CostLike]) -> None:
         try:
-            await self._limiter.release(self.decision)
+            if cost is not None:
+                await self._limiter.settle(self.decision, cost)
+            else:
+                await self._limiter.release(self.decision)
         except SluicegateError as failure:
             # The work is done: its result must not be lost. The lease expires by itself.
-            self._limiter.stats.unsettled += 1
-            log.warning("a lease could not be released: %s", failure)
+            if isinstance(failure, ApiError):
+                self._limiter.stats.unsettled += 1
+            log.warning("an admission could not be ended: %s", failure)
 
 
 class _AsyncFlows(Flows):

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, T
 
 from ._context import record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
-from ._errors import Denied, SluicegateError
+from ._errors import ApiError, Denied, SluicegateError
 from ._flows import Admission, FailureHook, Flow, Flows, Sleep, log, request_json
 from ._sync_transport import SyncTransport
 from ._types import CostLike, Decision, Dimensions, Hold, InlineLimit, Limits, Scope, Settlement, Stats, hold_of
@@ -134,6 +134,12 @@ class Limiter:
             return self.acquire(dimensions, cost=cost, limits=limits, hold=hold, id=id)
 
         return Lease(self, acquire)
+
+    def keep(self, decision: Decision) -> Lease:
+        """Returns the lease of an admission. It is renewed until it ends: call ``finish`` in every case."""
+        lease = Lease(self, lambda: decision)
+        lease._begin(decision)
+        return lease
 
     def limit(
         self,
@@ -262,9 +268,13 @@ class Lease:
         record(decision)
         if not decision.allowed:
             raise Denied(decision)
+        self._begin(decision)
+        return self
+
+    def _begin(self, decision: Decision) -> None:
+        self._decision = decision
         if decision.lease_seconds is not None and decision.handle is not None:
             self._limiter._renewer.add(self, decision.lease_seconds)
-        return self
 
     def __exit__(
         self,
@@ -272,12 +282,23 @@ class Lease:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
+        self.finish()
+
+    def finish(self, cost: Optional[CostLike] = None) -> None:
+        """Settles or releases the admission, unless it has ended. A failure is counted and logged, not raised."""
+        if self._ended:
+            return
+        self._end()
         try:
-            self.release()
+            if cost is not None:
+                self._limiter.settle(self.decision, cost)
+            else:
+                self._limiter.release(self.decision)
         except SluicegateError as failure:
             # The work is done: its result must not be lost. The lease expires by itself.
-            self._limiter.stats.unsettled += 1
-            log.warning("a lease could not be released: %s", failure)
+            if isinstance(failure, ApiError):
+                self._limiter.stats.unsettled += 1
+            log.warning("an admission could not be ended: %s", failure)
 
 
 class _SyncFlows(Flows):

@@ -10,10 +10,9 @@ import asyncio
 import inspect
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, MutableMapping, Optional, Tuple, Union
 
-from ._async_limiter import AsyncLimiter
+from ._async_limiter import AsyncLease, AsyncLimiter
 from ._context import RequestDecisions, current_decisions
-from ._errors import Denied, SluicegateError
-from ._flows import log
+from ._errors import Denied
 from ._types import Cost, CostLike, Decision, Dimensions, Hold, Limits, hold_of
 
 Scope = MutableMapping[str, Any]
@@ -62,14 +61,14 @@ class RequestLimits(RequestDecisions):
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: List[Tuple[AsyncLimiter, Decision]] = []
+        self._leases: List[AsyncLease] = []
         self._cost: Optional[CostLike] = None
 
     def admit(self, limiter: AsyncLimiter, decision: Decision) -> None:
-        """Adds an admission, which ends with the answer."""
+        """Adds an admission. Its lease is renewed until the answer ends."""
         self.decisions.append(decision)
         if decision.handle is not None:
-            self._open.append((limiter, decision))
+            self._leases.append(limiter.keep(decision))
 
     def settle_with(self, cost: CostLike) -> None:
         """Settles the admissions with this cost when the answer has been sent."""
@@ -78,24 +77,13 @@ class RequestLimits(RequestDecisions):
     async def settle(self, cost: CostLike) -> Mapping[str, Any]:
         """Settles the admissions now. Returns the metadata of the last one."""
         metadata: Mapping[str, Any] = {}
-        admissions, self._open = self._open, []
-        for limiter, decision in admissions:
-            metadata = (await limiter.settle(decision, cost)).metadata or metadata
+        for lease in self._leases:
+            metadata = (await lease.settle(cost)).metadata or metadata
         return metadata
 
     async def end(self) -> None:
         """Settles or releases all open admissions."""
-        admissions, self._open = self._open, []
-        for limiter, decision in admissions:
-            try:
-                if self._cost is not None:
-                    await limiter.settle(decision, self._cost)
-                else:
-                    await limiter.release(decision)
-            except SluicegateError as error:
-                # The answer has been sent. The lease expires by itself.
-                limiter.stats.unsettled += 1
-                log.warning("an admission could not be ended: %s", error)
+        await asyncio.gather(*(lease.finish(self._cost) for lease in self._leases))
 
 
 DimensionsOf = Callable[[Connection], Union[Optional[Dimensions], Awaitable[Optional[Dimensions]]]]
@@ -194,8 +182,7 @@ class RateLimitMiddleware:
             await refuse(scope, receive, send, denied.decision, limits.headers())
         finally:
             current_decisions.reset(token)
-            if limits._open:
-                # A task of its own: the slot is given back even if the client disconnected and we are cancelled.
+            if limits._leases:
                 await asyncio.shield(self._limiter.in_background(limits.end()))
 
 

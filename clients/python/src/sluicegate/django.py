@@ -16,11 +16,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
 from django.utils.module_loading import import_string
 
-from ._async_limiter import AsyncLimiter
+from ._async_limiter import AsyncLease, AsyncLimiter
 from ._context import RequestDecisions, current_decisions
-from ._errors import Denied, SluicegateError
-from ._flows import log
-from ._limiter import Limiter
+from ._errors import Denied
+from ._limiter import Lease, Limiter
 from ._types import CostLike, Decision, hold_of
 
 __all__ = ["RateLimitMiddleware", "settle_with"]
@@ -62,22 +61,23 @@ class RateLimitMiddleware:
         decisions = RequestDecisions()
         token = current_decisions.set(decisions)
         try:
-            admission = None
+            lease = None
             question = self._question(request)
             if question is not None:
-                admission = self._limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
-                decisions.decisions.append(admission)
-                if not admission.allowed:
-                    return _refusal(admission)
+                decision = self._limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
+                decisions.decisions.append(decision)
+                if not decision.allowed:
+                    return _refusal(decision)
+                lease = self._limiter.keep(decision)
             try:
                 response = self._get_response(request)
             except BaseException:
-                self._end(request, admission)
+                _end(request, lease)
                 raise
             if getattr(response, "streaming", False):
-                response.streaming_content = self._stream(request, admission, response.streaming_content)
+                response.streaming_content = _Stream(request, lease, response.streaming_content)
             else:
-                self._end(request, admission)
+                _end(request, lease)
             return _with_headers(response, decisions)
         finally:
             current_decisions.reset(token)
@@ -86,22 +86,23 @@ class RateLimitMiddleware:
         decisions = RequestDecisions()
         token = current_decisions.set(decisions)
         try:
-            admission = None
+            lease = None
             question = self._question(request)
             if question is not None:
-                admission = await self._async_limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
-                decisions.decisions.append(admission)
-                if not admission.allowed:
-                    return _refusal(admission)
+                decision = await self._async_limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
+                decisions.decisions.append(decision)
+                if not decision.allowed:
+                    return _refusal(decision)
+                lease = self._async_limiter.keep(decision)
             try:
                 response = await self._get_response(request)
             except BaseException:
-                await self._aend(request, admission)
+                await _aend(request, lease)
                 raise
             if getattr(response, "streaming", False) and response.is_async:
-                response.streaming_content = self._astream(request, admission, response.streaming_content)
+                response.streaming_content = _AsyncStream(request, lease, response.streaming_content)
             else:
-                await self._aend(request, admission)
+                await _aend(request, lease)
             return _with_headers(response, decisions)
         finally:
             current_decisions.reset(token)
@@ -118,48 +119,52 @@ class RateLimitMiddleware:
             return None
         return dimensions, self._cost(request) if callable(self._cost) else self._cost
 
-    def _stream(self, request: Any, admission: Optional[Decision], content: Any) -> Iterator[Any]:
-        try:
-            yield from content
-        finally:
-            self._end(request, admission)
 
-    async def _astream(self, request: Any, admission: Optional[Decision], content: Any) -> AsyncIterator[Any]:
-        try:
-            async for part in content:
-                yield part
-        finally:
-            await self._aend(request, admission)
+class _Stream:
+    """The content of a streamed answer. Django calls ``close`` also if nobody has read the content."""
 
-    def _end(self, request: Any, admission: Optional[Decision]) -> None:
-        if admission is None or admission.handle is None:
-            return
-        cost = getattr(request, "sluicegate_cost", None)
-        try:
-            if cost is not None:
-                self._limiter.settle(admission, cost)
-            else:
-                self._limiter.release(admission)
-        except SluicegateError as failure:
-            self._limiter.stats.unsettled += 1
-            log.warning("an admission could not be ended: %s", failure)
+    def __init__(self, request: Any, lease: Optional[Lease], content: Any) -> None:
+        self._request = request
+        self._lease = lease
+        self._content = iter(content)
 
-    async def _aend(self, request: Any, admission: Optional[Decision]) -> None:
-        if admission is None or admission.handle is None:
-            return
-        cost = getattr(request, "sluicegate_cost", None)
+    def __iter__(self) -> Iterator[Any]:
+        return self
 
-        async def end(admission: Decision) -> None:
-            try:
-                if cost is not None:
-                    await self._async_limiter.settle(admission, cost)
-                else:
-                    await self._async_limiter.release(admission)
-            except SluicegateError as failure:
-                self._async_limiter.stats.unsettled += 1
-                log.warning("an admission could not be ended: %s", failure)
+    def __next__(self) -> Any:
+        return next(self._content)
 
-        await asyncio.shield(self._async_limiter.in_background(end(admission)))
+    def close(self) -> None:
+        _end(self._request, self._lease)
+
+
+class _AsyncStream:
+    """The same for an asynchronous answer. Django calls ``close`` in another thread."""
+
+    def __init__(self, request: Any, lease: Optional[AsyncLease], content: Any) -> None:
+        self._request = request
+        self._lease = lease
+        self._content = content.__aiter__()
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._content.__anext__()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(_aend(self._request, self._lease), self._loop)
+
+
+def _end(request: Any, lease: Optional[Lease]) -> None:
+    if lease is not None:
+        lease.finish(getattr(request, "sluicegate_cost", None))
+
+
+async def _aend(request: Any, lease: Optional[AsyncLease]) -> None:
+    if lease is not None:
+        await lease.finish(getattr(request, "sluicegate_cost", None))
 
 
 def settle_with(request: Any, cost: CostLike) -> None:

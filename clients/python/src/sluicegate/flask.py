@@ -7,9 +7,8 @@ from typing import Any, Callable, Optional, Union
 from flask import Flask, Request, Response, g, request
 
 from ._context import RequestDecisions, current_decisions
-from ._errors import Denied, SluicegateError
-from ._flows import log
-from ._limiter import Limiter
+from ._errors import Denied
+from ._limiter import Lease, Limiter
 from ._types import CostLike, Decision, Dimensions, Hold, Limits, hold_of
 
 __all__ = ["RateLimits", "settle_with"]
@@ -64,7 +63,8 @@ class RateLimits:
         decisions.decisions.append(decision)
         if not decision.allowed:
             return _refusal(decision)
-        g.sluicegate_admission = decision
+        if decision.handle is not None:
+            g.sluicegate_lease = self._limiter.keep(decision)
         return None
 
     def _after(self, response: Response) -> Response:
@@ -72,28 +72,20 @@ class RateLimits:
         if decisions is not None:
             for name, value in decisions.headers():
                 response.headers.setdefault(name, value)
-        admission: Optional[Decision] = g.get("sluicegate_admission")
-        if admission is not None and admission.handle is not None:
+        lease: Optional[Lease] = g.pop("sluicegate_lease", None)
+        if lease is not None:
             cost: Optional[CostLike] = g.get("sluicegate_cost")
             # When the body has been sent, which for a stream is after the end of the request context.
-            response.call_on_close(lambda: self._end(admission, cost))
+            response.call_on_close(lambda: lease.finish(cost))
         return response
 
     def _teardown(self, error: Any) -> None:
         token = g.pop("sluicegate_token", None)
         if token is not None:
             current_decisions.reset(token)
-
-    def _end(self, admission: Decision, cost: Optional[CostLike]) -> None:
-        try:
-            if cost is not None:
-                self._limiter.settle(admission, cost)
-            else:
-                self._limiter.release(admission)
-        except SluicegateError as failure:
-            # The answer has been sent. The lease expires by itself.
-            self._limiter.stats.unsettled += 1
-            log.warning("an admission could not be ended: %s", failure)
+        lease: Optional[Lease] = g.pop("sluicegate_lease", None)
+        if lease is not None:  # Another function failed, so that there was no answer to wait for.
+            lease.finish(g.get("sluicegate_cost"))
 
 
 def settle_with(cost: CostLike) -> None:
