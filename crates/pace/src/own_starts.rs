@@ -80,14 +80,29 @@ impl OwnStart {
         Ok(())
     }
 
-    /// Returns true if a late start delays all later ones: the bucket has no room to catch up.
+    /// Returns true if a late start delays all later ones: a bucket has no room to catch up.
     pub(crate) fn is_tight(&self) -> bool {
-        self.charges.iter().any(|charge| {
-            let rest = charge.quota.capacity().saturating_sub(charge.take);
-            let room =
-                u128::from(rest / charge.quota.grain()) * u128::from(charge.quota.drain_ns());
-            room < TIMER_LATE.as_nanos()
-        })
+        self.charges.iter().any(BucketCharge::is_tight)
+    }
+
+    /// Returns the time from one start to the next under the buckets that have no room to catch up,
+    /// or zero if there is none.
+    pub(crate) fn tight_interval(&self) -> Span {
+        let tight = self.charges.iter().filter(|charge| charge.is_tight());
+        tight.map(|charge| charge.drained_in(charge.take)).max().unwrap_or_default()
+    }
+}
+
+impl BucketCharge {
+    fn is_tight(&self) -> bool {
+        let rest = self.quota.capacity().saturating_sub(self.take);
+        self.drained_in(rest) < TIMER_LATE.into()
+    }
+
+    fn drained_in(&self, amount: u64) -> Span {
+        let grains = u128::from(amount / self.quota.grain());
+        let nanos = grains * u128::from(self.quota.drain_ns());
+        Span::from_micros(u64::try_from(nanos / 1_000).unwrap_or(u64::MAX))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluicegate_core::Decision;
 use sluicegate_core::id::Id;
-use sluicegate_core::plan::Handle;
+use sluicegate_core::plan::{Handle, Plan};
 use sluicegate_core::query::{Pacing, Query, RequestId};
 use sluicegate_core::store::{Claim, Error, GateClosure};
 use sluicegate_core::time::{Span, Timestamp};
@@ -26,6 +26,9 @@ const UNANSWERED: Span = Span::from_millis(50);
 /// First and last pause before an unanswered question is repeated; each is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(80);
+/// Time by which a claim may reach the store before its lead: the way of the booking may have been
+/// longer. Without it such a claim would have to be repeated, a round trip later.
+const EARLY: Span = Span::from_millis(5);
 /// Number of answers in a row that may come too late to be used.
 const LATE_MAX: u32 = 3;
 
@@ -144,6 +147,20 @@ impl Pacer {
         Pacing { owner, ..self.round_trips.pacing() }
     }
 
+    /// Returns the window of work that was asked for at `asked` and answered at `received`.
+    fn window(
+        &self,
+        plan: &Plan<'_>,
+        (asked, received): (Timestamp, Timestamp),
+        until_start: Span,
+        until_end: Span,
+    ) -> StartWindow {
+        let own = OwnStart::of_plan(&self.own_starts, plan);
+        self.round_trips
+            .set_late_max(own.as_ref().map(OwnStart::tight_interval).unwrap_or_default());
+        StartWindow::of_answer((asked, received), until_start, until_end).spaced(own)
+    }
+
     /// Returns the lead and the slack of the next booking.
     pub(crate) fn expected_pacing(&self) -> Pacing {
         let pacing = self.round_trips.pacing();
@@ -225,8 +242,7 @@ impl Pacer {
                 return Received::Turn(Turn::Go(work.admitted(answer, handle), window));
             }
             let until_end = (allow.start + plan.slack).since(allow.at);
-            let window = StartWindow::of_answer((asked, received), until_start, until_end)
-                .spaced(OwnStart::of_plan(&self.own_starts, plan));
+            let window = self.window(plan, (asked, received), until_start, until_end);
             match handle {
                 Some(handle) if window.is_empty() => Received::TooLate(handle),
                 handle => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
@@ -293,7 +309,8 @@ impl Pacer {
         let mut pause = PAUSE_MIN;
         loop {
             let mut query = work.query(id);
-            query.pacing = Some(self.pacing(work));
+            let pacing = self.pacing(work);
+            query.pacing = Some(Pacing { lead: pacing.lead + EARLY, ..pacing });
             let asked = self.service.now();
             let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
                 let received = self.service.now();
@@ -302,9 +319,7 @@ impl Pacer {
                     Claim::Go { allow, good_until } => {
                         let (until_start, until_end) =
                             (allow.start.since(allow.at), good_until.since(allow.at));
-                        let window =
-                            StartWindow::of_answer((asked, received), until_start, until_end)
-                                .spaced(OwnStart::of_plan(&self.own_starts, plan));
+                        let window = self.window(plan, (asked, received), until_start, until_end);
                         // Of the current plan: a reload may have moved the booking.
                         let handle = plan.handle().claimed_by(claimant);
                         if window.is_empty() {

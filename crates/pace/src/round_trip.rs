@@ -27,6 +27,8 @@ pub struct RoundTrips(Mutex<Samples>);
 struct Samples {
     trips: Ring,
     late: Ring,
+    /// Largest lateness that the slack covers, if it is more than the shortest slack.
+    late_max: Span,
 }
 
 /// The last measurements, in the order of time.
@@ -44,6 +46,14 @@ impl RoundTrips {
         self.lock().late.add(span);
     }
 
+    /// Lets the slack cover a lateness of up to `late_max`, if that is more than the shortest slack.
+    ///
+    /// Under a bucket without room, a late start delays all later ones, so the lateness adds up until
+    /// one start is left out. If the slack covers the time between two starts, nothing else is lost.
+    pub(crate) fn set_late_max(&self, late_max: Span) {
+        self.lock().late_max = late_max;
+    }
+
     /// Returns true if there is a measurement.
     pub fn is_known(&self) -> bool {
         !self.lock().trips.0.is_empty()
@@ -56,7 +66,8 @@ impl RoundTrips {
     pub fn pacing(&self) -> Pacing {
         let samples = self.lock();
         let trip = samples.trips.long().unwrap_or(ASSUMED);
-        let late = samples.late.long().unwrap_or_default().min(SLACK_MIN);
+        let late_max = samples.late_max.max(SLACK_MIN);
+        let late = samples.late.long().unwrap_or_default().min(late_max);
         let lead = trip + WAKE_UP;
         Pacing { lead, slack: (lead + late).max(SLACK_MIN), owner: None }
     }
@@ -123,5 +134,8 @@ mod tests {
         round_trips.started_after(ms(400));
         round_trips.started_after(ms(400));
         assert_eq!(round_trips.pacing().slack, ms(23));
+        // A bucket without room lets the lateness add up.
+        round_trips.set_late_max(ms(40));
+        assert_eq!(round_trips.pacing().slack, ms(53));
     }
 }

@@ -201,7 +201,8 @@ async fn a_contract_lets_a_window_through_at_a_time() {
         at(24),
         at(25)
     );
-    assert!((2_000..2_130).contains(&at(74)), "{}", at(74));
+    // It has the slack of an unknown distance, and may delay one start in each window.
+    assert!((2_000..2_150).contains(&at(74)), "{}", at(74));
 }
 
 #[tokio::test(start_paused = true)]
