@@ -1,8 +1,9 @@
 //! Opens the queue broker that the configuration selects.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluicegate_config::{QueueBroker, QueueOptions as Config};
+use sluicegate_config::{self as config, QueueBroker, QueueOptions as Config};
 use sluicegate_queue::rabbitmq::{self, QueueType};
 use sluicegate_queue::{Broker, Embedded, Options, Queue, RabbitMq, Sqs, sqs};
 
@@ -10,6 +11,8 @@ use sluicegate_queue::{Broker, Embedded, Options, Queue, RabbitMq, Sqs, sqs};
 pub(crate) struct Queues {
     broker: Arc<dyn Broker>,
     options: Options,
+    /// Dead-letter queues of single queues.
+    dead_letters: BTreeMap<String, String>,
 }
 
 impl Queues {
@@ -35,7 +38,17 @@ impl Queues {
             type_field: config.type_field.clone(),
             ..Options::default()
         };
-        Ok(Self { broker, options })
+        Ok(Self { broker, options, dead_letters: BTreeMap::new() })
+    }
+
+    /// Uses the dead-letter queues that a configuration names for its dispatcher and workers.
+    pub(crate) fn with_dead_letters(mut self, config: &config::Config) -> Self {
+        let dispatch = config.dispatch.iter().map(|d| (&d.source, &d.dead_letter));
+        let workers = config.workers.iter().map(|worker| (&worker.queue, &worker.dead_letter));
+        let named = dispatch.chain(workers);
+        let named = named.filter_map(|(queue, dead)| Some((queue.clone(), dead.clone()?)));
+        self.dead_letters.extend(named);
+        self
     }
 
     /// Opens a queue by name.
@@ -51,6 +64,7 @@ impl Queues {
         missing: MissingQueue,
     ) -> anyhow::Result<Queue> {
         let mut options = self.options.clone();
+        let dead_letter = dead_letter.or_else(|| self.dead_letters.get(name).map(String::as_str));
         options.dead_letter = dead_letter.map(str::to_owned).or(options.dead_letter);
         let queue = Queue::new(self.broker.clone(), name, options);
         match missing {

@@ -288,6 +288,7 @@ impl Node {
         }
         draining.abort();
         jobs::finish(working).await;
+        jobs.flush().await;
         let _ = tokio::join!(housekeeping, refreshing);
         // Only now, so that the last push includes the last decisions.
         counted.cancel();

@@ -37,14 +37,19 @@ impl Shell {
 
     /// Dead-letters every message of a queue.
     fn bury(&self, name: &str, count: usize, reason: &str) {
+        self.bury_with(name, count, reason, Options::default());
+    }
+
+    fn bury_with(&self, name: &str, count: usize, reason: &str, options: Options) {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let broker = Embedded::open(&self.path().join("sluicegate-queue.db")).expect("a file");
-            let queue = Queue::new(Arc::new(broker), name, Options::default());
+            let queue = Queue::new(Arc::new(broker), name, options);
             let mut consumer = queue.consume(1).await.expect("a consumer");
             for _ in 0..count {
                 let delivery = consumer.receive_one().await.expect("received");
-                delivery.dead_letter(DeadLetterReason::new(reason)).await.expect("buried");
+                let reason = DeadLetterReason::new(reason).with("response", "<html>");
+                delivery.dead_letter(reason.with("provider", "p")).await.expect("buried");
             }
         });
     }
@@ -71,6 +76,14 @@ fn messages_are_sent_counted_peeked_at_and_purged() {
     assert!(said.contains("add --yes"), "{said}");
     assert_eq!(shell.says(&["queue", "purge", "jobs", "--yes"]), "2 messages deleted\n");
     assert_eq!(shell.run(&["queue", "peek", "jobs"]).0, Some(1), "nothing to see");
+    let size =
+        || std::fs::metadata(shell.path().join("sluicegate-queue.db")).expect("a file").len();
+    let empty = size();
+    shell.says(&["queue", "send", "jobs", &"x".repeat(100_000), "--create"]);
+    let lines = format!("{}\n", "x".repeat(1_000)).repeat(100);
+    shell.says(&["queue", "send", "jobs", &lines, "--lines"]);
+    shell.says(&["queue", "purge", "jobs", "--yes"]);
+    assert!(size() <= empty + 65_536, "{} bytes, and {empty} before", size());
 }
 
 #[test]
@@ -98,7 +111,14 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
         (&letter["died"]["message"], &letter["body"]["job"]),
         (&"HTTP 404".into(), &"c".into())
     );
-    assert_eq!(shell.run(&["dlq", "show", "jobs", "nobody"]).0, Some(1));
+    let died = &letter["died"];
+    assert_eq!(
+        (&died["attempts"], &died["response"], &died["provider"]),
+        (&1.into(), &"<html>".into(), &"p".into())
+    );
+    let (code, _, said) = shell.run(&["dlq", "show", "jobs", "nobody"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("no dead letter of queue jobs has job id \"nobody\""), "{said}");
 
     let replay = ["dlq", "replay", "jobs", "--error", "503"];
     let dry = [&replay[..], &["--dry-run"]].concat();
@@ -109,6 +129,62 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
     assert_eq!(shell.says(&["dlq", "delete", "jobs", "--yes"]), "1 dead letter deleted\n");
     let depth = shell.says(&["queue", "depth", "jobs"]);
     assert!(depth.lines().nth(1).is_some_and(|row| row.starts_with("jobs   2")), "{depth}");
+}
+
+/// `dlq delete a --job X` deleted a letter of queue b.
+#[test]
+fn commands_on_shared_dead_letters_touch_only_those_of_their_queue() {
+    let shell = Shell::new();
+    std::fs::write(shell.path().join("c.yaml"), "queue: {dead_letter: all-dlq}\n").expect("a file");
+    let with = |arguments: &[&str]| shell.says(&[arguments, &["-c", "c.yaml"]].concat());
+    for (queue, job) in [("a", "j-1"), ("a", "j-2"), ("b", "j-3")] {
+        with(&["queue", "send", queue, "{}", "--job", job, "--create"]);
+    }
+    let options = Options { dead_letter: Some("all-dlq".to_owned()), ..Options::default() };
+    shell.bury_with("a", 2, "no", options.clone());
+    shell.bury_with("b", 1, "no", options);
+    let depth = with(&["queue", "depth", "a", "b"]);
+    let dead = |queue: &str| {
+        let row = depth.lines().find(|line| line.starts_with(queue)).expect("a row");
+        row.split_whitespace().last().expect("a column").to_owned()
+    };
+    assert_eq!((dead("a "), dead("b ")), ("2".to_owned(), "1".to_owned()), "{depth}");
+    assert_eq!(with(&["dlq", "delete", "a", "--job", "j-3", "--yes"]), "0 dead letters deleted\n");
+    assert_eq!(with(&["dlq", "replay", "b", "--job", "j-1"]), "0 dead letters replayed\n");
+    assert_eq!(shell.run(&["dlq", "show", "b", "j-1", "-c", "c.yaml"]).0, Some(1));
+    assert!(with(&["dlq", "list", "b"]).ends_with("\n1 dead letter\n"));
+    assert_eq!(with(&["dlq", "delete", "a", "--yes"]), "2 dead letters deleted\n");
+    assert_eq!(with(&["dlq", "replay", "b"]), "1 dead letter replayed\n");
+}
+
+/// `AVAILABLE_PROVIDERS` without openai stopped the example: its worker had no queue.
+#[test]
+fn the_example_of_dispatch_is_valid_with_its_variables() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/two-tier-dispatch");
+    for (file, variables) in [
+        ("sluicegate.yaml", &[("AVAILABLE_PROVIDERS", "gemini,anthropic")][..]),
+        ("sluicegate.yaml", &[("AVAILABLE_PROVIDERS", "gemini"), ("PROVIDER_FIXED", "gemini")]),
+        ("worker.yaml", &[]),
+        ("worker.yaml", &[("PROVIDER_FIXED", "gemini"), ("RATE_LIMIT", "500")]),
+    ] {
+        let mut check = sluicegate();
+        check.arg("check").arg(folder.join(file)).envs(variables.iter().copied());
+        let output = check.output().expect("it ran");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{file} {variables:?}: {said}");
+    }
+}
+
+#[test]
+fn a_missing_queue_does_not_hide_the_depth_of_others() {
+    let shell = Shell::new();
+    shell.says(&["queue", "send", "jobs", "x", "--create"]);
+    let (code, out, said) = shell.run(&["queue", "depth", "nowhere", "jobs", "missing"]);
+    assert_eq!(code, Some(2));
+    assert!(out.lines().any(|line| line.starts_with("jobs  ")), "{out}");
+    for name in ["nowhere", "missing"] {
+        assert!(said.contains(&format!("queue {name} does not exist")), "{said}");
+    }
 }
 
 #[test]

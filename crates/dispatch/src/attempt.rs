@@ -207,7 +207,7 @@ impl Worker {
         let provider = self.options.provider.as_str();
         self.provider_limits.close(pause).await;
         self.metrics.count(provider, WorkerCounter::Paused);
-        info!(provider, status = rate_limit_info.status, pause = %pause, "provider asked for a pause");
+        info!(provider, status = rate_limit_info.status, pause = %pause.in_words(), "provider asked for a pause");
         if !self.options.booked && pause > HOLD_MAX {
             self.close_for(pause);
         }

@@ -5,9 +5,10 @@
 //! not block messages for other providers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use sluicegate_config::{DelayMode, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
@@ -31,6 +32,8 @@ use crate::tracker::{JobEvent, JobStatus, JobTracker};
 /// brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
 
+/// The bytes of a byte order mark in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Minimum delay of a message whose target can't be used.
 const POSTPONE_MIN: Span = Span::from_millis(100);
 
@@ -44,6 +47,8 @@ pub struct Dispatcher {
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     tracker: JobTracker,
+    /// Number of messages that found no provider with room.
+    overflow: AtomicUsize,
 }
 
 /// The limits and the queue of one provider.
@@ -92,7 +97,18 @@ impl Dispatcher {
         let providers = options.providers.iter().zip(targets).map(provider).collect();
         let limits = LimitSwitch::new(options.enabled);
         let selector = Selector::new(&options);
-        Arc::new(Self { options, selector, limits, source, providers, clock, metrics, tracker })
+        let overflow = AtomicUsize::new(0);
+        Arc::new(Self {
+            options,
+            selector,
+            limits,
+            source,
+            providers,
+            clock,
+            metrics,
+            tracker,
+            overflow,
+        })
     }
 
     /// Turns limits on or off. When off, only messages already sent with a delay stay delayed.
@@ -115,11 +131,12 @@ impl Dispatcher {
     }
 
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
-        let Ok(body) = serde_json::from_slice::<Value>(&delivery.message().body) else {
-            let reason = DeadLetterReason::new("the body is not JSON");
-            return self.reject(delivery, reason, stop).await;
+        let choice = match self.choose(&delivery.message().body) {
+            Ok(choice) => choice,
+            Err(reason) => {
+                return self.reject(delivery, DeadLetterReason::new(reason), stop).await;
+            }
         };
-        let choice = self.selector.choose(&body);
         let destination = loop {
             let result = delivery.with_lease(self.destination(&choice, delivery.message())).await;
             let is_on = self.limits.is_on();
@@ -171,6 +188,22 @@ impl Dispatcher {
         self.metrics.sent(provider, destination.later);
         self.tracker.record(&job, status);
         Ok(())
+    }
+
+    /// Chooses the provider of a message. The error says why its body can't be used.
+    fn choose(&self, body: &[u8]) -> Result<Choice, &'static str> {
+        // Some producers write a byte order mark, which JSON does not allow.
+        let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+        // In any depth: only a strategy that reads the body needs it as a tree.
+        if serde_json::from_slice::<IgnoredAny>(json).is_err() {
+            return Err("the body is not JSON");
+        }
+        if !self.selector.reads_body() {
+            return Ok(self.selector.choose(&Value::Null));
+        }
+        let body = serde_json::from_slice(json);
+        let body = body.map_err(|_| "the body is nested too deeply to read its provider")?;
+        Ok(self.selector.choose(&body))
     }
 
     /// Handles a message that could not be forwarded: the target failed, or the message is too large
@@ -314,9 +347,9 @@ impl Dispatcher {
                 turn => return Err(turn.into()),
             }
         }
-        let soonest =
-            order.iter().copied().min_by_key(|&provider| self.providers[provider].full_until(now));
-        self.fixed(soonest.unwrap_or_default(), Turn::Later(delay), delay)
+        // In turn: all of them in one queue would wait much longer than the delay.
+        let turn = self.overflow.fetch_add(1, Ordering::Relaxed) % order.len().max(1);
+        self.fixed(order.get(turn).copied().unwrap_or_default(), Turn::Later(delay), delay)
     }
 
     fn fixed(

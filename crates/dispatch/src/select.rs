@@ -87,6 +87,11 @@ impl Selector {
         }
     }
 
+    /// Returns true if the choice depends on the body of the message.
+    pub const fn reads_body(&self) -> bool {
+        matches!(self.strategy, Strategy::MessageBased { .. })
+    }
+
     /// Returns the indices of all providers, the preferred one first.
     pub fn order(&self) -> &[usize] {
         &self.order

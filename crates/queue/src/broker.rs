@@ -50,6 +50,11 @@ pub trait Broker: Send + Sync + 'static {
         std::future::ready(Err(cant)).boxed()
     }
 
+    /// Waits until the messages of dropped receipts are requeued.
+    fn flush(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
     /// Checks that a queue exists and can be used.
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 

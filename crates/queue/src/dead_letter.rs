@@ -4,6 +4,7 @@
 //! object, and otherwise the unchanged body. The position of the member is stored in the metadata,
 //! so that a replayed letter has exactly the bytes that its producer sent.
 
+use serde::de::IgnoredAny;
 use serde_json::json;
 use sluicegate_core::Timestamp;
 
@@ -48,6 +49,8 @@ impl DeadLetter {
 /// A filter for dead letters. Default: matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
+    /// Queue in which the message failed. Several queues may share a dead-letter queue.
+    pub queue: Option<String>,
     /// Job id.
     pub job: Option<String>,
     /// Type of the message.
@@ -64,7 +67,8 @@ impl DeadLetterFilter {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
         let died = letter.failure();
-        is(&self.job, Some(letter.message.meta.job.as_str()))
+        is(&self.queue, died.map(|died| died.queue.as_str()))
+            && is(&self.job, Some(letter.message.meta.job.as_str()))
             && is(&self.kind, letter.message.kind.as_deref())
             && self
                 .error
@@ -245,7 +249,10 @@ pub(crate) fn to_dead_letter(
 /// Adds the member `error` at the end of a JSON object. Returns the new body, and the position and
 /// length of the member.
 fn splice(body: &[u8], error: &str) -> Option<(Vec<u8>, usize, usize)> {
-    serde_json::from_slice::<serde_json::Map<_, _>>(body).ok()?;
+    // An object of any depth; a byte order mark before it is no part of it.
+    let json = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let is_object = json.trim_ascii_start().first() == Some(&b'{');
+    serde_json::from_slice::<IgnoredAny>(json).ok().filter(|_| is_object)?;
     let at = body.iter().rposition(|byte| *byte == b'}')?;
     let is_empty = body[..at].trim_ascii_end().last() == Some(&b'{');
     let member = format!("{}\"error\":{error}", if is_empty { "" } else { "," });
@@ -299,6 +306,17 @@ mod tests {
         {
             let letter = letter(body);
             assert_eq!(restore(&letter), body.as_bytes(), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_deep_body_and_one_with_a_byte_order_mark_are_json() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(5_000), "]".repeat(5_000));
+        for body in [deep, "\u{feff}{\"a\":1}".to_owned()] {
+            let reason = DeadLetterReason::new("no");
+            let message = Message::new(body.clone());
+            let letter = to_dead_letter(message, "q", &reason, Timestamp::ZERO, LetterForm::Full);
+            assert!(letter.body.ends_with(b"}}") && restore(&letter) == body.as_bytes());
         }
     }
 

@@ -12,10 +12,13 @@ use crate::broker::{
     Broker, Capabilities, ConsumeOptions, DeliveryDelay, Depth, OutgoingMessage, QueueName,
 };
 use crate::consumer::Consumer;
-use crate::dead_letter::DeadLetters;
+use crate::dead_letter::{DeadLetterFilter, DeadLetters};
 use crate::peek::{self, Visit};
 use crate::stats::{QueueStats, StatsCounters};
 use crate::{DeliveryTime, Error, JobId, Message, MessageId, WallClock};
+
+/// End of the name of a dead-letter queue that belongs to one queue.
+const DEAD_SUFFIX: &str = "-dlq";
 
 /// Options of a queue.
 #[derive(Clone)]
@@ -77,7 +80,7 @@ impl Queue {
     /// Creates a handle to a queue. Does not contact the broker: see [`Queue::check`].
     pub fn new(broker: Arc<dyn Broker>, name: &str, options: Options) -> Self {
         let Options { dead_letter, visibility, job_field, type_field, clock } = options;
-        let dead = dead_letter.unwrap_or_else(|| format!("{name}-dlq"));
+        let dead = dead_letter.unwrap_or_else(|| format!("{name}{DEAD_SUFFIX}"));
         let inner = Inner {
             broker,
             live: QueueName::Live(name.to_owned()),
@@ -203,9 +206,36 @@ impl Queue {
         self.inner.broker.purge(&self.inner.live).await
     }
 
+    /// Returns the number of dead letters of this queue alone. `None` if other queues may share its
+    /// dead-letter queue and the broker can't show messages without receiving them.
+    pub async fn own_dead_count(&self) -> Result<Option<u64>, Error> {
+        let Some(queue) = self.shared_dead_letters() else {
+            return Ok(Some(self.dead_depth().await?.ready));
+        };
+        if !self.capabilities().browse {
+            return Ok(None);
+        }
+        let filter = DeadLetterFilter { queue: Some(queue), ..DeadLetterFilter::default() };
+        self.dead_letters().list(&filter, u64::MAX, |_| {}).await.map(Some)
+    }
+
+    /// Returns the name of this queue if its dead-letter queue may contain letters of other queues.
+    /// `None` if all letters there are its own, or if it is itself the dead-letter queue.
+    pub fn shared_dead_letters(&self) -> Option<String> {
+        let (name, dead) = (self.name(), self.dead_letter_name());
+        let is_own = dead == name || dead.strip_suffix(DEAD_SUFFIX) == Some(name);
+        (!is_own).then(|| name.to_owned())
+    }
+
     /// Returns the dead letters of the queue.
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.clone())
+    }
+
+    /// Waits until the messages of dropped deliveries are requeued. A process that ends before leaves
+    /// them leased.
+    pub async fn flush(&self) {
+        self.inner.broker.flush().await;
     }
 
     /// Returns the statistics of this handle and its clones.

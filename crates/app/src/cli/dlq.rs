@@ -9,8 +9,8 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetter, DeadLetterFilter, Queue, WallClock};
 
 use super::check::table;
-use super::print;
 use super::queue::{BrokerArgs, block_on, message_json};
+use super::{print, print_error};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -96,10 +96,11 @@ struct LetterFilterArgs {
 }
 
 impl LetterFilterArgs {
-    fn filter(&self) -> DeadLetterFilter {
+    fn filter(&self, queue: &Queue) -> DeadLetterFilter {
         let (kind, error) = (self.kind.clone(), self.error.clone());
         let until = self.older_than.map(|span| WallClock.now() - span);
-        DeadLetterFilter { job: self.job.clone(), kind, error, until }
+        let queue = queue.shared_dead_letters();
+        DeadLetterFilter { queue, job: self.job.clone(), kind, error, until }
     }
 }
 
@@ -115,9 +116,18 @@ impl Dlq {
                 }
                 DlqAction::Show { queue, job } => {
                     let queue = queues.queue(&queue, missing).await?;
-                    let one = DeadLetterFilter { job: Some(job), ..DeadLetterFilter::default() };
+                    let one = DeadLetterFilter {
+                        queue: queue.shared_dead_letters(),
+                        job: Some(job.clone()),
+                        ..DeadLetterFilter::default()
+                    };
                     let show = |letter: &DeadLetter| print(&letter_json(letter));
-                    Ok(queue.dead_letters().list(&one, 1, show).await? > 0)
+                    let found = queue.dead_letters().list(&one, 1, show).await? > 0;
+                    if !found {
+                        let name = queue.name();
+                        print_error(&format!("no dead letter of queue {name} has job id {job:?}"));
+                    }
+                    Ok(found)
                 }
                 DlqAction::Replay { args, dry_run } => {
                     let queue = queues.queue(&args.queue, missing).await?;
@@ -126,7 +136,7 @@ impl Dlq {
                     }
                     let bar = bar(&queue, &args).await?;
                     let letters = queue.dead_letters();
-                    let done = letters.replay(&args.filter(), args.max, |_| bar.inc(1)).await;
+                    let done = letters.replay(&args.filter(&queue), args.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
                     print(&format!("{} replayed", letters_in_words(done?)));
                     Ok(true)
@@ -141,7 +151,7 @@ impl Dlq {
                     }
                     let bar = bar(&queue, &args).await?;
                     let letters = queue.dead_letters();
-                    let done = letters.delete(&args.filter(), args.max, |_| bar.inc(1)).await;
+                    let done = letters.delete(&args.filter(&queue), args.max, |_| bar.inc(1)).await;
                     bar.finish_and_clear();
                     print(&format!("{} deleted", letters_in_words(done?)));
                     Ok(true)
@@ -158,16 +168,16 @@ async fn list(queue: &Queue, args: &LetterFilterArgs, json: bool) -> anyhow::Res
         true => print(&letter_json(letter)),
         false => rows.push(row(letter)),
     };
-    let count = letters.list(&args.filter(), args.max, show).await?;
+    let count = letters.list(&args.filter(queue), args.max, show).await?;
     if !json {
-        print(&table(&["failed at", "job", "type", "attempt", "queue", "error"], &rows));
+        print(&table(&["failed at", "job", "type", "attempts", "queue", "error"], &rows));
         print(&format!("\n{}", letters_in_words(count)));
     }
     Ok(true)
 }
 
 async fn print_count(queue: &Queue, args: &LetterFilterArgs, what: &str) -> anyhow::Result<bool> {
-    let count = queue.dead_letters().list(&args.filter(), args.max, |_| {}).await?;
+    let count = queue.dead_letters().list(&args.filter(queue), args.max, |_| {}).await?;
     print(&format!("{} {what}", letters_in_words(count)));
     Ok(true)
 }
@@ -189,7 +199,7 @@ fn row(letter: &DeadLetter) -> [String; 6] {
         died.map(|died| died.at.to_string()).unwrap_or_default(),
         message.meta.job.to_string(),
         message.kind.clone().unwrap_or_default(),
-        message.meta.attempt.to_string(),
+        attempts(letter).to_string(),
         died.map(|died| died.queue.clone()).unwrap_or_default(),
         error.lines().next().unwrap_or_default().chars().take(ERROR_WIDTH).collect(),
     ]
@@ -203,17 +213,42 @@ fn letter_json(letter: &DeadLetter) -> String {
         serde_json::from_str(&message_json(&message)).unwrap_or_default();
     if let Some(died) = letter.failure() {
         // If the body is JSON, it contains the full error.
-        let body: serde_json::Value =
-            serde_json::from_slice(&letter.message.body).unwrap_or_default();
-        let stack = died.stack.as_deref().or_else(|| body["error"]["stack"].as_str());
-        shown["died"] = serde_json::json!({
-            "at": died.at.to_string(),
-            "queue": died.queue,
-            "message": died.message,
-            "stack": stack,
-        });
+        let mut full = error_in_body(letter);
+        full.remove("timestamp");
+        let stack = died.stack.clone().map(serde_json::Value::String);
+        let stack = stack.or_else(|| full.remove("stack"));
+        let mut record = serde_json::Map::new();
+        record.insert("at".to_owned(), died.at.to_string().into());
+        record.insert("queue".to_owned(), died.queue.clone().into());
+        record.insert("message".to_owned(), died.message.clone().into());
+        record.insert("stack".to_owned(), stack.unwrap_or_default());
+        record.insert("attempts".to_owned(), attempts(letter).into());
+        for (name, value) in full {
+            record.entry(name).or_insert(value);
+        }
+        shown["died"] = record.into();
     }
     shown.to_string()
+}
+
+/// Returns the number of times that the job was tried. The metadata counts failures before the last
+/// attempt.
+fn attempts(letter: &DeadLetter) -> u64 {
+    let tried = error_in_body(letter).get("attempts").and_then(serde_json::Value::as_u64);
+    tried.unwrap_or_else(|| u64::from(letter.message.meta.attempt) + 1)
+}
+
+/// Returns the member `error` that was added to the body of a dead letter, if it is JSON.
+fn error_in_body(letter: &DeadLetter) -> serde_json::Map<String, serde_json::Value> {
+    let was_added = letter.failure().is_some_and(|died| died.splice.is_some());
+    let body = was_added.then(|| serde_json::from_slice(&letter.message.body).ok()).flatten();
+    match body {
+        Some(serde_json::Value::Object(mut body)) => match body.remove("error") {
+            Some(serde_json::Value::Object(error)) => error,
+            _ => serde_json::Map::new(),
+        },
+        _ => serde_json::Map::new(),
+    }
 }
 
 fn letters_in_words(count: u64) -> String {

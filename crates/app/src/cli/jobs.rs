@@ -29,8 +29,6 @@ queues are searched only with --search, which receives the messages and requeues
 Exit code: 0 found, 1 not found, 2 error";
 
 const NOT_FOUND: &str = "job not found: it was never sent, or it finished too long ago";
-/// Maximum number of messages to search per queue.
-const SEARCH_MAX: u64 = 100_000;
 
 #[derive(Args)]
 pub(super) struct Jobs {
@@ -150,13 +148,17 @@ async fn search_queue(
 ) -> anyhow::Result<()> {
     let name = queue.name().to_owned();
     queue
-        .peek(SEARCH_MAX, |message| {
+        .peek(u64::MAX, |message| {
             if message.meta.job.as_str() == job {
                 found.push(queue_location(&name, message, now));
             }
         })
         .await?;
-    let filter = DeadLetterFilter { job: Some(job.to_owned()), ..DeadLetterFilter::default() };
+    let filter = DeadLetterFilter {
+        queue: queue.shared_dead_letters(),
+        job: Some(job.to_owned()),
+        ..DeadLetterFilter::default()
+    };
     let dead = queue.dead_letters();
     let listed = dead.list(&filter, 1, |letter| {
         let error = letter.failure().map_or("", |died| died.message.as_str());
@@ -167,7 +169,6 @@ async fn search_queue(
         let value = json!({"queue": name, "state": "dead", "error": error});
         found.push(JobLocation { value, words });
     });
-    // If several queues share a dead letter queue, the job is found once per queue.
     listed.await?;
     Ok(())
 }

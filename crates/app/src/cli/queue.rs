@@ -48,9 +48,10 @@ pub(super) struct BrokerArgs {
 
 impl BrokerArgs {
     pub(super) async fn open(self) -> anyhow::Result<(Queues, MissingQueue)> {
-        let config = ConfigSource::new(self.config).load()?.config.queue.unwrap_or_default();
+        let config = ConfigSource::new(self.config).load()?.config;
         let missing = if self.create { MissingQueue::Create } else { MissingQueue::Fail };
-        Ok((Queues::open(&config).await?, missing))
+        let broker = config.queue.clone().unwrap_or_default();
+        Ok((Queues::open(&broker).await?.with_dead_letters(&config), missing))
     }
 }
 
@@ -115,12 +116,7 @@ impl QueueCommand {
             let (queues, missing) = broker.open().await?;
             match action {
                 QueueAction::Depth { queues: names } => {
-                    let mut rows = Vec::new();
-                    for name in &names {
-                        rows.push(depth(&queues.queue(name, missing).await?).await?);
-                    }
-                    let head = ["queue", "ready", "delayed", "in flight", "oldest", "dead letters"];
-                    print(&table(&head, &rows));
+                    return depths(&queues, &names, missing).await;
                 }
                 QueueAction::Send(send) => {
                     let queue = queues.queue(&send.queue, missing).await?;
@@ -196,10 +192,32 @@ impl SendArgs {
     }
 }
 
+/// Prints the depth of queues. A queue that can't be read does not hide the others.
+async fn depths(queues: &Queues, names: &[String], missing: MissingQueue) -> anyhow::Result<bool> {
+    let (mut rows, mut problems) = (Vec::new(), Vec::new());
+    for name in names {
+        let row = async { depth(&queues.queue(name, missing).await?).await };
+        match row.await {
+            Ok(row) => rows.push(row),
+            Err(problem) => problems.push(format!("{problem:#}")),
+        }
+    }
+    if !rows.is_empty() {
+        let head = ["queue", "ready", "delayed", "in flight", "oldest", "dead letters"];
+        print(&table(&head, &rows));
+    }
+    match problems.is_empty() {
+        true => Ok(true),
+        false => bail!("{}", problems.join("\n")),
+    }
+}
+
 async fn depth(queue: &Queue) -> anyhow::Result<[String; 6]> {
     let depth = queue.depth().await?;
-    let dead = match queue.dead_depth().await {
-        Ok(dead) => dead.ready.to_string(),
+    let dead = match queue.own_dead_count().await {
+        Ok(Some(own)) => own.to_string(),
+        // Counting those of one queue would mean to receive all of them.
+        Ok(None) => format!("in {}", queue.dead_letter_name()),
         Err(Error::NoQueue { .. }) => String::new(),
         Err(error) => return Err(error.into()),
     };

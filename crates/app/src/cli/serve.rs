@@ -291,8 +291,10 @@ fn start_logging(config: &Config, console: &Console) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    let filter =
-        EnvFilter::try_from_env("SLUICEGATE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    // The AMQP client logs errors that its caller expects, such as a queue that is about to be
+    // created.
+    let filter = EnvFilter::try_from_env("SLUICEGATE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level},lapin=off")));
     let (terminal, console) = (Console::is_terminal(), console.clone());
     let json = match config.log.format {
         LogFormat::Json => true,

@@ -6,6 +6,7 @@ pub(crate) mod why;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config, QueueBroker};
@@ -15,7 +16,7 @@ use sluicegate_queue::{Queue, WallClock};
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use tokio::task::JoinSet;
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::handlers;
 use crate::metrics;
@@ -23,6 +24,9 @@ use crate::queue::{MissingQueue, Queues};
 use crate::wire::Role;
 
 pub(crate) use depth_poller::DepthPoller;
+
+/// Maximum time for requeueing the messages of cancelled jobs.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The dispatcher and the workers of a process; both may be absent.
 pub(crate) struct Jobs {
@@ -114,6 +118,19 @@ impl Jobs {
             running.spawn(self.monitor.depths.clone().run(stop.drain.clone()));
         }
         running
+    }
+
+    /// Waits until messages of cancelled jobs are back in their queues, so that they are not leased
+    /// after this process has ended.
+    pub(crate) async fn flush(&self) {
+        // All queues have the same broker.
+        let queue = self.monitor.depths.lock().first().map(|polled| polled.queue.clone());
+        let Some(queue) = queue else { return };
+        if tokio::time::timeout(FLUSH_TIMEOUT, queue.flush()).await.is_err() {
+            warn!(
+                "some unfinished jobs were not requeued: they are delivered when their lease ends"
+            );
+        }
     }
 
     /// Applies the options of a new configuration that need no restart: see [`crate::restart`].

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use simulators::Provider;
 use sluicegate_queue::{DeadLetterFilter, JobId, Message};
-use sluicegate_testkit::{eventually_get, eventually_is};
+use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::{RunningService, get};
 use crate::support::{TestSetup, patient, worked};
@@ -107,6 +107,28 @@ fn a_deleted_dead_letter_queue_repeats_no_call_and_loses_no_letter() {
     eventually_is(|| setup.dead("p"), 5);
     assert_eq!(record.calls().len(), 5);
     logged_once(&running, "no-dlq-p-dlq");
+}
+
+/// The jobs stayed leased for `visibility`, 300 s by default.
+#[test]
+fn a_second_signal_returns_the_jobs_to_their_queue() {
+    let setup = TestSetup::alone("interrupted");
+    let (url, _) = setup.provider(patient(600_000));
+    let config = format!("{}{}", setup.config(), config(&setup, &url));
+    let config = config.replace("visibility: 2s", "visibility: 1h");
+    let running = RunningService::start_only(&config, "worker");
+    setup.produce("p", 20);
+    eventually_is(|| running.metric("sluicegate_worker_busy{provider=\"p\"}"), 10);
+    let stopping = |text: &str| {
+        let lines = running.logged();
+        lines.iter().any(|line| line["message"].as_str().is_some_and(|m| m.starts_with(text)))
+    };
+    running.signal("-TERM");
+    eventually(|| stopping("stopping: finishing"));
+    running.signal("-TERM");
+    assert_eq!(running.end().0, Some(0));
+    let depth = setup.depth("p");
+    assert_eq!((depth.ready, depth.in_flight), (20, Some(0)));
 }
 
 /// RabbitMQ accepts larger messages than we send. Such a message was received 34 times per second.

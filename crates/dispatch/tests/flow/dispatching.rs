@@ -157,3 +157,30 @@ async fn counters_are_shown_as_0_before_anything_is_counted() {
     }
     bench.finish().await;
 }
+
+/// They were called "no JSON".
+#[tokio::test(flavor = "multi_thread")]
+async fn json_that_is_deep_or_begins_with_a_byte_order_mark_is_dispatched() {
+    let mut bench = FlowBench::new(&[("p", DISPATCH, "100/s")]);
+    let bodies = [
+        format!("{{\"a\":{}{}}}", "[".repeat(5_000), "]".repeat(5_000)),
+        "\u{feff}{\"a\":1}".to_owned(),
+    ];
+    bench.produce("raw", |number| bodies[number].clone(), 2).await;
+    bench.dispatch(Strategy::Fixed, &["p"], DelayMode::Booked).await;
+    bench.wait_for("p", 2, 0).await;
+    bench.finish().await;
+}
+
+/// All of them went to one provider.
+#[tokio::test(flavor = "multi_thread")]
+async fn headroom_with_a_fixed_delay_spreads_what_finds_no_room() {
+    let limits = [("a", DISPATCH, "5/h"), ("b", DISPATCH, "5/h")];
+    let mut bench = FlowBench::new(&limits);
+    bench.produce("raw", numbered, 50).await;
+    let delay = DelayMode::Fixed(Span::from_secs(3_600));
+    bench.dispatch(Strategy::Headroom, &["a", "b"], delay).await;
+    bench.wait_for("a", 5, 20).await;
+    bench.wait_for("b", 5, 20).await;
+    bench.finish().await;
+}

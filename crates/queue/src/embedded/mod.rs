@@ -171,6 +171,11 @@ impl Broker for Embedded {
         .boxed()
     }
 
+    fn flush(&self) -> BoxFuture<'_, ()> {
+        // The writer runs operations in order.
+        self.writer.run(|_| Ok(())).map(drop).boxed()
+    }
+
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         self.read(queue_name, |_, _| Ok(())).boxed()
     }
@@ -182,6 +187,17 @@ impl Broker for Embedded {
 
     fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>> {
         let (queue_name, now) = (queue_name.clone(), self.clock.now());
-        self.writer.run(move |transaction| transaction.purge(&queue_name, now).map(Some)).boxed()
+        let purge = self.writer.run(move |transaction| transaction.purge(&queue_name, now));
+        async move {
+            let purged = purge.await?;
+            let reader = self.reader.clone();
+            // If other processes use the file, it may keep its size; the space is used again.
+            let _ = tokio::task::spawn_blocking(move || {
+                open::shrink(&reader.lock().unwrap_or_else(PoisonError::into_inner))
+            })
+            .await;
+            Ok(Some(purged))
+        }
+        .boxed()
     }
 }

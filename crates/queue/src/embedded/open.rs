@@ -89,6 +89,15 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
+/// Returns the space of deleted messages to the file system, if it is most of the file.
+pub(super) fn shrink(connection: &Connection) -> rusqlite::Result<()> {
+    let pages = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    if pages("freelist_count")? * 2 < pages("page_count")? {
+        return Ok(());
+    }
+    connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")
+}
+
 /// Creates the tables, unless another process did.
 fn tables(connection: &Connection) -> rusqlite::Result<()> {
     if version(connection)? != 0 {

@@ -10,6 +10,8 @@ use aws_sdk_sqs::Client;
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
+use tokio::sync::Semaphore;
+
 use super::batcher::Batcher;
 use super::receipt::{DeleteEntry, VisibilityEntry};
 use super::send::SendEntry;
@@ -20,6 +22,8 @@ use crate::broker::QueueName;
 /// Timeout of one attempt, longer than any poll waits. Long polls have been observed to hang, so
 /// they need a timeout, too.
 const ATTEMPT: Duration = Duration::from_secs(26);
+/// Maximum number of dropped receipts that a process waits for before it ends.
+const REQUEUES_MAX: u32 = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(super) struct SqsClient {
     pub(super) client: Client,
     /// Queues by name; their URLs do not change.
     queues: Mutex<HashMap<String, Arc<QueueHandle>>>,
+    /// A permit is taken for each dropped receipt that is being requeued.
+    pub(super) requeues: Arc<Semaphore>,
 }
 
 /// A queue and the client for it.
@@ -71,7 +77,13 @@ impl SqsClient {
             let remedy = "SQS has no region: write queue.region, or set AWS_REGION";
             return Err(Error::Invalid(remedy.to_owned()));
         }
-        Ok(Self { client: Client::new(config), queues: Mutex::default() })
+        let requeues = Arc::new(Semaphore::new(REQUEUES_MAX as usize));
+        Ok(Self { client: Client::new(config), queues: Mutex::default(), requeues })
+    }
+
+    /// Waits until all dropped receipts are requeued.
+    pub(super) async fn flush(&self) {
+        drop(self.requeues.acquire_many(REQUEUES_MAX).await);
     }
 
     /// Returns the handle of a queue, which is looked up once.

@@ -139,6 +139,10 @@ impl Broker for Sqs {
         .boxed()
     }
 
+    fn flush(&self) -> BoxFuture<'_, ()> {
+        self.sqs.flush().boxed()
+    }
+
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         async move { self.attributes(queue_name, &[Attribute::QueueArn]).await.map(drop) }.boxed()
     }

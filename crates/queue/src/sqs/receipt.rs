@@ -74,7 +74,16 @@ impl Receipt for SqsReceipt {
 impl Drop for SqsReceipt {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
-            drop(self.queue_handle.visibilities.submit(VisibilityEntry { handle, seconds: 0 }));
+            let requeue = VisibilityEntry { handle, seconds: 0 };
+            let requeued = self.queue_handle.visibilities.submit(requeue);
+            if let Ok(permit) = self.sqs.requeues.clone().try_acquire_owned()
+                && let Ok(runtime) = tokio::runtime::Handle::try_current()
+            {
+                runtime.spawn(async move {
+                    let _ = requeued.await;
+                    drop(permit);
+                });
+            }
         }
     }
 }
