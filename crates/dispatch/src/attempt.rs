@@ -170,7 +170,7 @@ impl Worker {
                     false => NextStep::Wait(wait.saturating_sub(self.provider_limits.lead())),
                 }
             }
-            Turn::Later(span) => wait_or_defer(span),
+            Turn::Later(span) | Turn::Busy(span) => wait_or_defer(span),
             // Counting a deferral gives the message a new id: the id of this turn may have been
             // used.
             Turn::Gone => {

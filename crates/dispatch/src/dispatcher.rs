@@ -423,7 +423,7 @@ enum DispatchError {
 impl From<Turn> for DispatchError {
     fn from(turn: Turn) -> Self {
         match turn {
-            Turn::Later(span) => Self::Later(span),
+            Turn::Later(span) | Turn::Busy(span) => Self::Later(span),
             Turn::Unanswered(span) => Self::Again(span),
             Turn::Go(..) | Turn::Gone | Turn::Booked(_) => Self::Again(Span::ZERO),
             Turn::Never(rule) => Self::Rejected(DeadLetterReason::new(format!(

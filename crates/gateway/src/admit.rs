@@ -51,7 +51,8 @@ impl Gateway {
                     return Err(Refusal::StoreUnavailable);
                 }
                 Turn::Later(wait) => wait,
-                Turn::Unanswered(_) | Turn::Gone | Turn::Booked(_) => Span::ZERO,
+                // Leases end at any time.
+                Turn::Busy(_) | Turn::Unanswered(_) | Turn::Gone | Turn::Booked(_) => Span::ZERO,
             }
         };
         line.decided = self.service.now().since(began);

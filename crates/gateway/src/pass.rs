@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::time::Span;
-use sluicegate_pace::StartWindow;
+use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_pace::{LeaseTimes, StartWindow};
 use sluicegate_service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -28,7 +28,10 @@ pub(crate) struct Pass {
     pub(crate) outage: Option<OutagePolicy>,
     /// Time until its leases expire without renewal.
     pub(crate) lease: Option<Span>,
-    left: bool,
+    /// Time at which the request was sent.
+    left: Option<Timestamp>,
+    /// Times of the leases that the turn holds.
+    lease_times: Option<Arc<LeaseTimes>>,
     renewal: Option<AbortHandle>,
 }
 
@@ -42,7 +45,8 @@ impl Pass {
             remaining: None,
             outage: None,
             lease: None,
-            left: false,
+            left: None,
+            lease_times: None,
             renewal: None,
         }
     }
@@ -55,8 +59,9 @@ impl Pass {
     }
 
     /// Sets the turn under the limits of the route.
-    pub(crate) fn set_turn(&mut self, handle: Option<Handle>) {
+    pub(crate) fn set_turn(&mut self, handle: Option<Handle>, lease_times: &Arc<LeaseTimes>) {
         self.turn = handle;
+        self.lease_times = self.lease.map(|_| lease_times.clone());
     }
 
     /// Sets the interval in which the request may be sent.
@@ -84,6 +89,9 @@ impl Pass {
         if let Some(handle) = self.turn.take() {
             cancel(&self.service, &handle).await;
         }
+        if let Some(times) = self.lease_times.take() {
+            times.ended(None);
+        }
     }
 
     /// Takes over the charges of another pass, which has no turn.
@@ -98,9 +106,10 @@ impl Pass {
     /// Marks the request as sent: from now on it counts, whatever its result. Renews its leases
     /// until the pass is dropped.
     pub(crate) fn left(&mut self) {
-        if std::mem::replace(&mut self.left, true) {
+        if self.left.is_some() {
             return;
         }
+        self.left = Some(self.service.now());
         if let Some(lease) = self.lease {
             let handles: Vec<_> = self.turn.iter().chain(&self.handles).cloned().collect();
             let service = self.service.clone();
@@ -124,6 +133,9 @@ impl Pass {
         for handle in handles {
             cancel(&self.service, &handle).await;
         }
+        if let Some(times) = self.lease_times.take() {
+            times.ended(None);
+        }
     }
 
     /// Stops the renewal and takes the handles, so that dropping the pass does nothing more.
@@ -145,19 +157,22 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let (handles, service) = (self.end(), self.service.clone());
         let leased = self.lease.is_some();
-        let left = self.left;
-        if handles.is_empty() || left && !leased {
+        let (left, lease_times) = (self.left, self.lease_times.take());
+        if handles.is_empty() || left.is_some() && !leased {
             return;
         }
         let ending = async move {
             for handle in handles {
                 let ended = match left {
-                    true => service.release(&handle).await,
-                    false => service.cancel(&handle).await,
+                    Some(_) => service.release(&handle).await,
+                    None => service.cancel(&handle).await,
                 };
                 if let Err(error) = ended {
                     debug!(%error, "release failed: the reservation expires by itself");
                 }
+            }
+            if let Some(times) = lease_times {
+                times.ended(left.map(|left| service.now().since(left)));
             }
         };
         // Outside of a runtime the process is ending; what is not refunded expires.

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use sluicegate_core::Decision;
+use sluicegate_core::algorithm::Meter;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
 use sluicegate_core::time::Span;
 use sluicegate_http::tokens::Caller;
-use sluicegate_pace::{PacedWork, WaitError};
+use sluicegate_pace::{LeaseTimes, PacedWork, WaitError};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::error;
@@ -25,11 +26,16 @@ use crate::refusal::{HitRule, Refusal};
 /// Time during which a reservation can be refunded: the longest wait plus a margin.
 const KEEP: Span = Span::from_secs(120);
 
+/// Time after which a request without a lease should be sent again: leases end at any time.
+const LEASE_RETRY: Span = Span::from_secs(1);
+
 /// The requests of one route, which wait for the upstream's limits.
 pub(crate) struct RouteWork {
     pub(crate) service: Arc<Service>,
     /// Value of the [`ROUTE`] dimension.
     pub(crate) key: String,
+    /// Times for which requests held the leases of the route.
+    pub(crate) lease_times: Arc<LeaseTimes>,
 }
 
 impl PacedWork for RouteWork {
@@ -45,8 +51,12 @@ impl PacedWork for RouteWork {
 
     fn admitted(&self, answer: &Answer<'_, '_>, handle: Option<Handle>) -> Pass {
         let mut pass = admitted(&self.service, answer, None);
-        pass.set_turn(handle);
+        pass.set_turn(handle, &self.lease_times);
         pass
+    }
+
+    fn lease_times(&self) -> Option<&LeaseTimes> {
+        Some(&self.lease_times)
     }
 
     fn refused(&self, answer: &Answer<'_, '_>) -> Refusal {
@@ -168,7 +178,10 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
 }
 
 fn refused(answer: &Answer<'_, '_>) -> Refusal {
-    let retry_after = answer.retry_after();
+    // The store only knows when leases end that nobody renews.
+    let is_lease = answer.hit().is_some_and(|hit| matches!(hit.charge.meter, Meter::Leases(_)));
+    let retry_after =
+        answer.retry_after().map(|span| if is_lease { span.min(LEASE_RETRY) } else { span });
     let rule = answer.hit().map(|hit| HitRule::of(hit.charge.rule()));
     match answer.decision() {
         Decision::Closed(_) => Refusal::StoreUnavailable,

@@ -87,7 +87,8 @@ impl Route {
             Some(before) => before.lane.clone(),
             None => {
                 let pacer = Pacer::new(service.clone(), key.clone());
-                let work = RouteWork { service: service.clone(), key: key.clone() };
+                let (service, key) = (service.clone(), key.clone());
+                let work = RouteWork { service, key, lease_times: Arc::default() };
                 let lane = Lane::new(pacer, work, options.lane());
                 let watched = Arc::downgrade(&lane);
                 metrics.watch(gateway, &options.name, move || {

@@ -21,7 +21,7 @@ use sluicegate_core::query::Pacing;
 use sluicegate_core::store::GateClosure;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::ServiceError;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Mutex as MutexAsync, MutexGuard as MutexGuardAsync, Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::exchange::{self, Exchange};
@@ -42,6 +42,9 @@ const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 256;
 /// Longest time until the store is asked again: a start that is far away may come nearer.
 const FAR: Span = Span::from_millis(250);
+/// Time for which a request is assumed to hold a lease as long as none has ended, to tell a refused
+/// request when to come back.
+const LEASE_ASSUMED: Span = Span::from_secs(1);
 /// Time for which requests wait for a store that does not answer and whose outage policy admits
 /// nothing: long enough for a restart of Redis.
 const OUTAGE: Span = Span::from_secs(2);
@@ -59,6 +62,8 @@ pub struct LaneOptions {
     interval: Span,
     /// Time by which a start may be late without delaying the next one, by the tightest bucket.
     room: Option<Span>,
+    /// Smallest number of leases, if a limit has them.
+    leases: Option<u64>,
 }
 
 impl LaneOptions {
@@ -79,14 +84,18 @@ impl LaneOptions {
             _ => None,
         });
         let room = rooms.min();
-        Self { max, depth, order, interval, room }
+        let concurrent = limits.iter().filter(|limit| limit.unit() == Unit::Slots);
+        let leases = concurrent.map(|limit| limit.amount().get()).min();
+        Self { max, depth, order, interval, room, leases }
     }
 
     /// Returns the number of turns that all replicas together book ahead.
     fn ahead(&self) -> usize {
         let ahead = if self.order == Order::Fifo { AHEAD } else { AHEAD_FAIR };
         let turns = ahead.as_micros() / self.interval.as_micros().max(1);
-        usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX)
+        let turns = usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX);
+        let leases = self.leases.and_then(|leases| usize::try_from(leases).ok());
+        leases.map_or(turns, |leases| turns.min(leases.max(1)))
     }
 
     /// Returns the largest number of pending turns at which a run of turns is booked, or `None` if
@@ -110,6 +119,8 @@ pub struct Lane<W: PacedWork> {
     state: Mutex<State<W>>,
     /// Wakes the task when a request comes or leaves.
     changed: Notify,
+    /// Held by the turn that waits for a lease: if none is free, one question at a time is enough.
+    lease_wait: MutexAsync<()>,
 }
 
 struct State<W: PacedWork> {
@@ -191,7 +202,9 @@ where
             next_turn: 0,
             runs: false,
         };
-        Arc::new(Self { pacer, work, state: Mutex::new(state), changed: Notify::new() })
+        let (state, changed, lease_wait) =
+            (Mutex::new(state), Notify::new(), MutexAsync::default());
+        Arc::new(Self { pacer, work, state, changed, lease_wait })
     }
 
     /// Changes the settings. Waiting requests keep their place.
@@ -307,7 +320,21 @@ where
         if self.pacer.is_unanswered() {
             return WaitError::StoreUnavailable;
         }
-        WaitError::Limited(self.lock().wait_of(flow, now, Span::ZERO))
+        let mut state = self.lock();
+        // A request whose time is over still counts as waiting.
+        let ends = state.queue.ahead_of_everywhere(flow).max(1);
+        let leases = self.lease_wait_of(&state, ends, LEASE_ASSUMED);
+        WaitError::Limited(state.wait_of(flow, now, Span::ZERO).max(leases))
+    }
+
+    /// Returns the time until this number of leases have ended, by the mean time for which requests
+    /// held them, or by `assumed` if none has ended yet. Zero if the route has no leases.
+    fn lease_wait_of(&self, state: &State<W>, ends: u64, assumed: Span) -> Span {
+        let (Some(times), Some(leases)) = (self.work.lease_times(), state.options.leases) else {
+            return Span::ZERO;
+        };
+        let mean = times.mean().unwrap_or(assumed).as_micros();
+        Span::from_micros(mean.saturating_mul(ends) / leases.max(1))
     }
 
     /// Adds a request to the queue, unless its wait is known to be too long.
@@ -319,7 +346,9 @@ where
         waiter: Waiter<W>,
     ) -> Result<Place, WaitError<W::Refusal>> {
         let mut state = self.lock();
-        let expected = state.wait_of(flow, waiter.since, hint);
+        let ends = state.queue.ahead_of_everywhere(flow);
+        let leases = self.lease_wait_of(&state, ends, Span::ZERO);
+        let expected = state.wait_of(flow, waiter.since, hint).max(leases);
         if Duration::from(expected) > patience.min(state.options.max) {
             return Err(WaitError::Limited(expected));
         }
@@ -389,6 +418,7 @@ where
     ) -> TurnResult<W> {
         let (pacer, service) = (&self.pacer, self.pacer.service());
         let mut booking: Option<Booking> = None;
+        let mut asks = None;
         loop {
             let turn = match &booking {
                 None => pacer.book(&self.work, &self.work, service.request_id()).await,
@@ -402,7 +432,10 @@ where
                     pacer.claim(&self.work, booking.id).await
                 }
             };
-            let wait = match turn {
+            if !matches!(turn, Turn::Busy(_)) {
+                asks = None;
+            }
+            let is_over = match turn {
                 Turn::Go(admission, window) => return TurnResult::Go(admission, window),
                 Turn::Booked(next) => {
                     booking = Some(next);
@@ -422,18 +455,39 @@ where
                 Turn::Unanswered(_) if self.is_out() => {
                     return TurnResult::Closed(WaitError::StoreUnavailable);
                 }
-                Turn::Unanswered(wait) => wait,
+                Turn::Unanswered(wait) => quits(wait, &mut quit).await,
+                Turn::Busy(_) => tokio::select! {
+                    biased;
+                    _ = &mut quit => true,
+                    () = self.lease_may_be_free(&mut asks) => false,
+                },
                 Turn::Later(wait) => {
                     due(service.now() + wait);
-                    wait.min(FAR)
+                    quits(wait.min(FAR), &mut quit).await
                 }
             };
-            if quits(wait, &mut quit).await {
+            if is_over {
                 if let Some(booking) = booking {
                     pacer.cancel(&booking.handle).await;
                 }
                 return TurnResult::Quit;
             }
+        }
+    }
+
+    /// Waits until a lease may be free: one of this replica has ended, or it is time to ask the store
+    /// again, because one of another replica may have. `asks` is held by the one turn that asks.
+    async fn lease_may_be_free<'l>(&'l self, asks: &mut Option<MutexGuardAsync<'l, ()>>) {
+        if asks.is_none() {
+            let Ok(first) = self.lease_wait.try_lock() else {
+                *asks = Some(self.lease_wait.lock().await);
+                return;
+            };
+            *asks = Some(first);
+        }
+        match self.work.lease_times() {
+            Some(times) => drop(timeout(FAR.into(), times.wait_for_end()).await),
+            None => sleep(FAR.into()).await,
         }
     }
 

@@ -20,6 +20,7 @@
 mod clock;
 mod exchange;
 mod lane;
+mod lease_times;
 mod other_queues;
 mod own_starts;
 mod pacer;
@@ -28,6 +29,7 @@ mod wait_queue;
 mod window;
 
 pub use lane::{Lane, LaneOptions, WaitError, Waited};
+pub use lease_times::LeaseTimes;
 pub use pacer::{Booking, PacedWork, Pacer, Turn};
 pub use round_trip::RoundTrips;
 pub use wait_queue::Order;

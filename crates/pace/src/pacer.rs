@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate_core::Decision;
+use sluicegate_core::algorithm::Meter;
+use sluicegate_core::decision::Deny;
 use sluicegate_core::id::Id;
-use sluicegate_core::plan::{Handle, Plan};
+use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Pacing, Query, RequestId};
 use sluicegate_core::store::{Claim, Error, GateClosure};
 use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Charge, Decision, Plan};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
+use crate::lease_times::LeaseTimes;
 use crate::own_starts::{OwnStart, OwnStarts};
 use crate::round_trip::RoundTrips;
 use crate::window::StartWindow;
@@ -59,6 +62,11 @@ pub trait PacedWork: Send + Sync {
         true
     }
 
+    /// Returns the times of the leases of the work, if it waits for their ends.
+    fn lease_times(&self) -> Option<&LeaseTimes> {
+        None
+    }
+
     /// Sees every answer about the work.
     fn observe(&self, _answer: &Answer<'_, '_>) {}
 }
@@ -71,6 +79,9 @@ pub enum Turn<W: PacedWork + ?Sized> {
     Booked(Booking),
     /// Nothing is booked, or the booking lacks something. Ask again after this time.
     Later(Span),
+    /// All leases are taken, and no rate limit stands against the work. One of them ends at some
+    /// time: after this time at the latest, unless it is renewed.
+    Busy(Span),
     /// The booking does not exist any more. Book again.
     Gone,
     /// The store does not answer, and the outage policy admits nothing. Ask again after this time.
@@ -335,9 +346,7 @@ impl Pacer {
                         Received::Turn(Turn::Booked(Booking { id, start, handle }))
                     }
                     // A lease is missing, or the next start is beyond the horizon.
-                    Claim::Deny(deny) => {
-                        Received::Turn(Turn::Later(deny.start.since(deny.at).max(AGAIN)))
-                    }
+                    Claim::Deny(deny) => Received::Turn(denied(work, plan, &deny)),
                     // Booking again tells why.
                     Claim::Spent | Claim::Never(_) => Received::Turn(Turn::Gone),
                 }
@@ -369,7 +378,7 @@ impl Pacer {
             match answer.decision() {
                 Decision::Allow(allow) => Some(allow.start.since(allow.at)),
                 _ => match refused(work, answer) {
-                    Turn::Later(span) | Turn::Unanswered(span) => Some(span),
+                    Turn::Later(span) | Turn::Busy(span) | Turn::Unanswered(span) => Some(span),
                     _ => None,
                 },
             }
@@ -445,8 +454,18 @@ impl Pacer {
 fn refused<W: PacedWork + ?Sized>(work: &W, answer: &Answer<'_, '_>) -> Turn<W> {
     match answer.decision() {
         _ if answer.is_banned() => Turn::Never(work.refused(answer)),
-        Decision::Deny(deny) => Turn::Later(deny.start.since(deny.at).max(AGAIN)),
+        Decision::Deny(deny) => denied(work, answer.plan(), deny),
         Decision::Never(_) => Turn::Never(work.refused(answer)),
         Decision::Closed(_) | Decision::Allow(_) => Turn::Unanswered(UNANSWERED),
+    }
+}
+
+/// Converts a denial for now.
+fn denied<W: PacedWork + ?Sized>(work: &W, plan: &Plan<'_>, deny: &Deny) -> Turn<W> {
+    let wait = deny.start.since(deny.at).max(AGAIN);
+    let is_lease = |charge: &Charge<'_>| matches!(charge.meter, Meter::Leases(_));
+    match plan.charges().get(deny.hit.charge) {
+        Some(charge) if is_lease(charge) && work.lease_times().is_some() => Turn::Busy(wait),
+        _ => Turn::Later(wait),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
 use sluicegate_gateway::options::{CALLER, LearnOptions, ROUTE, Route};
@@ -220,4 +221,51 @@ async fn slots_are_released_at_the_end_of_the_response() {
     assert_eq!((first.status, second.status), (200, 429));
     // A separate task releases the slot.
     soon(async { while proxy.get("/").await.status != 200 {} }).await;
+}
+
+/// A request without a slot used to get 429 at once, and later to wait for the next of its polls.
+#[tokio::test]
+async fn a_request_without_a_slot_starts_when_another_one_ends() {
+    let upstream = Upstream::start().await;
+    let to = limited(upstream.address, "2 concurrent", Duration::from_secs(20));
+    let proxy = Proxy::start(to).await;
+    let mut running = futures_util::stream::FuturesUnordered::new();
+    for _ in 0..2 {
+        running.push(proxy.get("/held"));
+    }
+    let third = async {
+        eventually_is_async(|| upstream.count(), 2).await;
+        let third = proxy.get("/third");
+        let release = async {
+            eventually_is_async(|| proxy.metric(DEPTH), 1.0).await;
+            assert_eq!(upstream.count(), 2, "it has no slot");
+            upstream.held.add_permits(1);
+            eventually_is_async(|| upstream.count(), 3).await;
+            assert_eq!(upstream.last().uri, "/third");
+            upstream.held.add_permits(1);
+        };
+        tokio::join!(third, release).0
+    };
+    let (third, held) = tokio::join!(third, running.by_ref().collect::<Vec<_>>());
+    assert_eq!(third.status, 200);
+    assert!(held.iter().all(|answer| answer.status == 200));
+    assert_eq!(proxy.metric(DEPTH), 0.0);
+}
+
+/// The lease of a request that runs is renewed again and again, so its end says nothing.
+#[tokio::test]
+async fn retry_after_of_a_missing_slot_is_not_the_whole_lease() {
+    let upstream = Upstream::start().await;
+    for wait in [Duration::ZERO, Duration::from_millis(300)] {
+        let proxy = Proxy::start(limited(upstream.address, "1 concurrent", wait)).await;
+        let before = upstream.count();
+        let (first, second) = tokio::join!(proxy.get("/held"), async {
+            eventually_is_async(|| upstream.count(), before + 1).await;
+            let second = proxy.get("/").await;
+            upstream.held.add_permits(1);
+            second
+        });
+        assert_eq!((first.status, second.status), (200, 429));
+        assert_eq!(second.headers["retry-after"], "1");
+    }
 }

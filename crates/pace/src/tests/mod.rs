@@ -1,6 +1,7 @@
 //! Lanes in virtual time: replicas that share a store, requests that wait, requests that leave.
 
 mod clock;
+mod leases;
 mod network;
 mod replicas;
 
