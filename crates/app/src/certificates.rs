@@ -4,19 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluicegate_config::{Config, Listener, Work};
-use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_config::{Config, Listener, RequestBody, Work};
+use sluicegate_http::tls::Tls;
 use sluicegate_http::upstream::{ClientOptions, Upstream};
 
 /// Loads the certificate of a listener, if it has one. `option` is the listener's option name.
 pub(crate) fn load(option: &str, listen: &Listener) -> anyhow::Result<Option<Tls>> {
     let Some(tls) = &listen.tls else { return Ok(None) };
-    let files = TlsFiles {
-        certificate: tls.cert.clone(),
-        key: tls.key.clone(),
-        client_ca: tls.client_ca.clone(),
-    };
-    Tls::load(files).map(Some).with_context(|| format!("{option}.tls"))
+    Tls::load(tls.clone()).map(Some).with_context(|| format!("{option}.tls"))
 }
 
 /// Loads every TLS file of the configuration; the error lists all problems.
@@ -36,12 +31,13 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     for (number, worker) in config.workers.iter().enumerate() {
-        let (kind, ca) = match &worker.handler.work {
-            Work::Http(work) => ("http", work.ca.as_deref()),
-            Work::Chat(work) => ("chat", work.ca.as_deref()),
-            _ => continue,
+        let Work::Http(http) = &worker.handler.work else { continue };
+        let option = match http.content {
+            RequestBody::Chat(_) => "ca",
+            _ => "http.ca",
         };
-        checked.push(authorities(&format!("workers[{number}].handler.{kind}.ca"), ca));
+        let option = format!("workers[{number}].handler.{option}");
+        checked.push(authorities(&option, http.ca.as_deref()));
     }
     let wrong = checked.into_iter().filter_map(Result::err).map(|error| format!("{error:#}"));
     let wrong: Vec<_> = wrong.collect();

@@ -3,22 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::Context as _;
-use axum::http::Method;
-use sluicegate_config::{self as config, Config};
+use sluicegate_config::{Config, GatewayOptions};
 use sluicegate_core::Ruleset;
 use sluicegate_core::outage::OutagePolicy;
-use sluicegate_gateway::options::{
-    Auth, DimensionSource, Options, Order, PathPattern, Route, Timeouts, Wait, route_key,
-};
 use sluicegate_gateway::{Gateway, Metrics, PreparedSettings};
 use sluicegate_http::probe::{Probe, Readiness};
-use sluicegate_server::auth::Tokens;
 use sluicegate_service::Service;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{self, SHUTTING_DOWN};
-use crate::upstream::{credentials, header, uri};
 
 /// Time to send the last rejections at shutdown.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -35,12 +28,12 @@ impl Gateways {
     pub(crate) fn add(
         &self,
         config: &Config,
-        gateway: &config::Gateway,
+        gateway: &GatewayOptions,
         service: &Arc<Service>,
         metrics: &Metrics,
     ) -> anyhow::Result<Arc<Gateway>> {
-        let tls = gateway.listen.tls.is_some();
-        let made = Gateway::new(&options(config, gateway)?, service.clone(), metrics.clone(), tls)?;
+        let options = effective(config, gateway);
+        let made = Gateway::new(&options, service.clone(), metrics.clone())?;
         self.lock().push((gateway.name.clone(), made.clone()));
         Ok(made)
     }
@@ -55,7 +48,7 @@ impl Gateways {
                 continue;
             };
             let made = &made.1;
-            changes.push((made.clone(), made.prepare(&options(config, gateway)?)?));
+            changes.push((made.clone(), made.prepare(&effective(config, gateway))?));
         }
         Ok(changes)
     }
@@ -87,12 +80,11 @@ impl Gateways {
 /// Returns the readiness probe of a gateway. While the store is down, the outage policies of its
 /// routes decide; at shutdown it is not ready.
 pub(crate) fn probe(
-    gateway: &config::Gateway,
+    gateway: &GatewayOptions,
     service: &Arc<Service>,
     shutdown: CancellationToken,
 ) -> Probe {
-    let keys = gateway.routes.iter().map(|route| route_key(&gateway.name, &route.name));
-    let keys: Vec<String> = keys.collect();
+    let keys: Vec<_> = gateway.routes.iter().map(|route| gateway.route_key(route)).collect();
     let service = service.clone();
     Arc::new(move || {
         if shutdown.is_cancelled() {
@@ -115,73 +107,13 @@ fn policy(rules: &Ruleset, key: &str) -> Option<OutagePolicy> {
     Some(rule.outage.unwrap_or(rules.outage().default))
 }
 
-fn options(config: &Config, gateway: &config::Gateway) -> anyhow::Result<Options> {
-    let name = &gateway.name;
-    let tokens =
-        gateway.auth.tokens.iter().flat_map(|(name, hashes)| {
-            hashes.iter().map(move |hash| (name.as_str(), hash.to_bytes()))
-        });
-    let auth = match gateway.auth.tokens.is_empty() {
-        true => None,
-        false => Some(Auth {
-            header: header(&gateway.token_header)?,
-            tokens: Arc::new(Tokens::new(tokens).with_context(|| format!("gateway {name}: auth"))?),
-        }),
-    };
-    let dimension = |(name, of): (&String, &config::HeaderDimension)| {
-        let (header, required) = (header(&of.header)?, of.required && config.enabled);
-        Ok(DimensionSource { name: name.clone(), header, required })
-    };
-    Ok(Options {
-        name: name.clone(),
-        auth,
-        dimensions: gateway.dimensions.iter().map(dimension).collect::<anyhow::Result<_>>()?,
-        trusted_hops: gateway.trusted_hops,
-        event: gateway.event.clone(),
-        routes: gateway
-            .routes
-            .iter()
-            .map(|of| route(of, config.enabled))
-            .collect::<anyhow::Result<_>>()?,
-    })
-}
-
-fn route(route: &config::Route, enabled: bool) -> anyhow::Result<Route> {
-    let method = |name: &String| name.parse::<Method>().context("methods");
-    let order = match &route.wait.fair {
-        None => Order::Fifo,
-        Some(fair) => Order::Fair {
-            by: fair.by.clone(),
-            weights: fair.weights.clone(),
-            priorities: fair.priorities.clone(),
-        },
-    };
-    Ok(Route {
-        name: route.name.clone(),
-        path: match route.path.strip_suffix('*') {
-            Some(prefix) => PathPattern::Prefix(prefix.to_owned()),
-            None => PathPattern::Exact(route.path.clone()),
-        },
-        methods: route.methods.iter().map(method).collect::<anyhow::Result<_>>()?,
-        upstream: uri(&route.upstream)?,
-        replaces_path: route.upstream.has_path,
-        http2_only: route.http2,
-        ca: route.ca.clone(),
-        credentials: route.credentials.as_ref().map(credentials).transpose()?,
-        limits: if enabled { route.limits.clone() } else { Vec::new() },
-        wait: Wait { max: route.wait.max.into(), depth: route.wait.depth, order },
-        timeouts: Timeouts {
-            connect: route.connect_timeout.into(),
-            first_byte: route.timeout.into(),
-            idle: route.idle_timeout.into(),
-            total: route.deadline.map(Into::into),
-        },
-        body_limit: route.body_limit.0,
-        body_buffer: usize::try_from(route.body_buffer.0).unwrap_or(usize::MAX),
-        retries: route.retries,
-        count_if_ok: route.count_if_ok,
-        upgrades: route.upgrades,
-        graphql: route.graphql,
-        learn: route.learn,
-    })
+/// Returns the options of a gateway. If limits are disabled, its routes have none and no dimension is
+/// required.
+fn effective(config: &Config, gateway: &GatewayOptions) -> GatewayOptions {
+    let mut options = gateway.clone();
+    if !config.enabled {
+        options.routes.iter_mut().for_each(|route| route.limits.clear());
+        options.dimensions.values_mut().for_each(|dimension| dimension.required = false);
+    }
+    options
 }

@@ -13,7 +13,6 @@ mod queue;
 mod restart;
 mod store;
 mod store_full;
-mod upstream;
 mod wire;
 
 use std::process::ExitCode;

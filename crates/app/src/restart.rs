@@ -1,6 +1,6 @@
 //! Lists the options that need a restart: a reload that changes one of them is rejected.
 
-use sluicegate_config::{Config, Dispatch, Gateway, WorkerOptions};
+use sluicegate_config::{Config, Dispatch, GatewayOptions, WorkerOptions};
 
 use crate::wire::Role;
 
@@ -70,7 +70,7 @@ impl ChangedOptions {
     }
 
     /// Compares gateways. All their options but `listen` can be reloaded.
-    fn gateways(&mut self, before: &[Gateway], after: &[Gateway]) {
+    fn gateways(&mut self, before: &[GatewayOptions], after: &[GatewayOptions]) {
         for (number, gateway) in after.iter().enumerate() {
             match before.iter().find(|other| other.name == gateway.name) {
                 None => self.0.push(format!("gateways[{number}] ({}: added)", gateway.name)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use arc_swap::ArcSwapOption;
 use axum::Router;
-use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, StoreOptions, TokenScope};
+use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, StoreOptions};
 use sluicegate_core::override_store::OverrideStore;
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Limiter, Span};
@@ -20,7 +20,7 @@ use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::{self, Probe, Readiness};
 use sluicegate_http::tls::Tls;
 use sluicegate_server::admin::{self, AdminOperations};
-use sluicegate_server::auth::{self, AuthScope, AuthScopes, Tokens};
+use sluicegate_server::auth::{self, Tokens};
 use sluicegate_server::decision_log::{self, DecisionLog, LineFormat};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
@@ -202,7 +202,7 @@ impl Node {
             }
         });
         let probes = || probe::router(ready.clone());
-        let body_limit = usize::try_from(config.server.body_limit.0).unwrap_or(usize::MAX);
+        let body_limit = config.server.body_limit.as_usize();
         let rls = || EnvoyRls::new(self.service.clone(), config.envoy);
         let rest = rest::router(self.service.clone(), body_limit);
         let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
@@ -223,7 +223,7 @@ impl Node {
             option: format!("listen.{name}"),
             listen,
             app,
-            options: options(config),
+            options: (&config.server).into(),
         };
         let mut setups = vec![setup("admin", &config.listen.admin, admin.layer(guard.clone()))];
         if roles.contains(&Role::Limiter) {
@@ -325,7 +325,7 @@ impl Node {
         shutdown: &CancellationToken,
     ) -> anyhow::Result<Vec<ListenerSetup<'c>>> {
         let metrics = sluicegate_gateway::Metrics::new(self.metrics.registry());
-        let gateway = |(number, gateway): (usize, &'c sluicegate_config::Gateway)| {
+        let gateway = |(number, gateway): (usize, &'c sluicegate_config::GatewayOptions)| {
             let made = self.gateways.add(config, gateway, &self.service, &metrics)?;
             let app = made.router(gateways::probe(gateway, &self.service, shutdown.clone()));
             // The route's own timeout applies to the body.
@@ -335,7 +335,7 @@ impl Node {
                 body_timeout: None,
                 parse_error_bodies: sluicegate_gateway::PARSE_ERROR_BODIES,
                 answers_while_draining: true,
-                ..options(config)
+                ..(&config.server).into()
             };
             let name = format!("gateways.{}", gateway.name);
             let option = format!("gateways[{number}].listen");
@@ -519,42 +519,7 @@ fn host() -> String {
 }
 
 fn tokens_of(config: &Config) -> anyhow::Result<Option<Arc<Tokens>>> {
-    if config.auth.tokens.is_empty() {
-        return Ok(None);
-    }
-    let tokens =
-        config.auth.tokens.iter().flat_map(|(name, hashes)| {
-            hashes.iter().map(move |hash| (name.as_str(), hash.to_bytes()))
-        });
-    let tokens = Tokens::new(tokens).context("auth.tokens")?;
-    Ok(Some(Arc::new(tokens.with_scopes(|name| scopes_of(&config.auth, name)))))
-}
-
-/// Returns the scopes of a caller: all if `auth.scopes` is empty; otherwise its own scopes, or
-/// `decide` if it has none.
-fn scopes_of(auth: &sluicegate_config::Auth, caller: &str) -> AuthScopes {
-    if auth.scopes.is_empty() {
-        return AuthScopes::ALL;
-    }
-    let Some(scopes) = auth.scopes.get(caller) else {
-        return AuthScopes::from_iter([AuthScope::Decide]);
-    };
-    let scope = |scope: &TokenScope| match scope {
-        TokenScope::Decide => AuthScope::Decide,
-        TokenScope::Read => AuthScope::Read,
-        TokenScope::Admin => AuthScope::Admin,
-        TokenScope::Queue => AuthScope::Queue,
-    };
-    scopes.iter().map(scope).collect()
-}
-
-fn options(config: &Config) -> listener::Options {
-    listener::Options {
-        connections_max: config.server.connections_max,
-        header_timeout: config.server.header_timeout.into(),
-        shutdown_grace: config.server.shutdown_grace.into(),
-        ..listener::Options::default()
-    }
+    Tokens::of(&config.auth).context("auth.tokens")
 }
 
 async fn bind(option: &str, listen: &Listener) -> anyhow::Result<TcpListener> {

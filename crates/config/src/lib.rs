@@ -20,15 +20,15 @@ mod resolve;
 mod source_text;
 
 pub use config::{
-    Address, Auth, ByteSize, ChatProvider, ChatWork, CommandWork, Config, Credentials,
-    DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
-    EnvoyOptions, FairOrder, Gateway, HandlerOptions, HeaderDimension, HttpContent, HttpWork,
+    Address, Auth, AuthScope, ByteSize, CALLER, ChatPrompt, ChatProvider, CommandOptions, Config,
+    Credentials, DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
+    EnvoyOptions, FairOrder, GatewayOptions, HandlerOptions, HeaderDimension, HttpOptions,
     LearnOptions, Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions,
-    Login, MetricsOptions, OutagePolicies, OutagePolicy, Prices, Provider, QueueBroker,
-    QueueOptions, RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload,
-    ResponseCondition, Route, SampleRate, Secret, SecretSource, ServerOptions, SnapshotFile,
-    StatusRanges, StoreOptions, Strategy, TokenHash, TokenScope, UpstreamUrl, WaitOptions, Work,
-    WorkerOptions,
+    Login, MetricsOptions, OutagePolicies, OutagePolicy, PathPattern, Prices, Provider,
+    QueueBroker, QueueOptions, ROUTE, RedisAddress, RedisStore, RedisTimeouts, RedisTopology,
+    RedisWorkload, RequestBody, ResponseCondition, ResultSource, RouteOptions, SampleRate, Secret,
+    SecretSource, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash,
+    UpstreamUrl, WaitOptions, Work, WorkerOptions,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use location::Position;

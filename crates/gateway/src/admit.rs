@@ -1,6 +1,7 @@
 //! Reserve and pace combined: a request gets a pass at once or after queueing, or it is rejected.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use sluicegate_core::time::Span;
 use sluicegate_pace::Turn;
@@ -26,7 +27,7 @@ impl Gateway {
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
-        let paced = check.limited && !route.options.wait.max.is_zero();
+        let paced = check.limited && route.options.wait.max > Span::ZERO;
         let began = self.service.now();
         if !paced {
             let pass = check.check_all(&self.service, route.options.count_if_ok).await;
@@ -58,7 +59,7 @@ impl Gateway {
         line.decided = self.service.now().since(began);
         let flow = route.lane.by();
         let flow = flow.and_then(|by| check.dimension(&by).map(str::to_owned)).unwrap_or_default();
-        let timeout = self.time_left(route, line, route.options.wait.max);
+        let timeout = self.time_left(route, line, route.options.wait.max.into());
         let refusal = |error| Refusal::of_wait(error, &route.key);
         let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) };
         let wait = std::pin::pin!(wait);
@@ -90,7 +91,7 @@ impl Gateway {
                 return Ok(pass);
             }
             pass.cancel_turn().await;
-            let left = route.options.wait.max.saturating_sub(line.waited.into());
+            let left = Duration::from(route.options.wait.max).saturating_sub(line.waited.into());
             let waited = route.lane.wait_again(self.time_left(route, line, left)).await;
             let waited = waited.map_err(|error| Refusal::of_wait(error, &route.key))?;
             pass = waited.admission.within(waited.window).joined(pass);

@@ -4,6 +4,7 @@
 //! identify → reserve → pace → forward → settle
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use sluicegate_config::{GatewayOptions, HeaderDimension, RouteOptions};
 use sluicegate_http::listener::Peer;
 use sluicegate_http::probe::{self, Probe};
-use sluicegate_http::tokens::Caller;
+use sluicegate_http::tokens::{Caller, SharedToken, Tokens};
 use sluicegate_http::upstream::{ExchangeError, ReadyConnection};
 use sluicegate_service::Service;
 use tokio::time::timeout;
@@ -31,14 +33,13 @@ use crate::forward::{
     BodyBudget, BufferedBody, ForwardError, HeldConnection, Upload, UploadTimeouts, target, tunnel,
 };
 use crate::grpc;
-use crate::identify;
+use crate::identify::{self, CallerAuth};
 use crate::log::{self, LogContext, LogLine, PendingLine};
 use crate::metrics::Metrics;
-use crate::options::{Auth, DimensionSource, Options};
 use crate::pass::Pass;
 use crate::refusal::Refusal;
 use crate::reserve::LimitCheck;
-use crate::route::{Route, RouteError};
+use crate::route::{Route, RouteError, lane_options};
 use crate::settle::{RequestEnd, settle};
 
 /// Maximum memory for the bodies of all waiting requests, in bytes.
@@ -65,8 +66,8 @@ pub struct Gateway {
 /// Settings that a reload replaces as a whole.
 struct Settings {
     context: Arc<LogContext>,
-    auth: Option<Auth>,
-    dimensions: Vec<DimensionSource>,
+    auth: Option<CallerAuth>,
+    dimensions: BTreeMap<String, HeaderDimension>,
     trusted_hops: usize,
     routes: Vec<Arc<Route>>,
 }
@@ -76,11 +77,13 @@ pub struct PreparedSettings(Settings);
 
 /// The reason why a gateway can't start, or can't use a new configuration.
 #[derive(Debug, thiserror::Error)]
-#[error("gateway {gateway}, route {route}: {source}")]
-pub struct StartError {
-    gateway: String,
-    route: String,
-    source: RouteError,
+pub enum StartError {
+    /// Two callers have the same token.
+    #[error("gateway {0}: auth.tokens: {1}")]
+    Tokens(String, SharedToken),
+    /// A route can't be used.
+    #[error("gateway {0}, route {1}: {2}")]
+    Route(String, String, RouteError),
 }
 
 /// A request with its route and caller.
@@ -92,13 +95,13 @@ struct IdentifiedRequest<'s> {
 }
 
 impl Gateway {
-    /// Creates a gateway. `tls` is true if its listener is encrypted.
+    /// Creates a gateway.
     pub fn new(
-        options: &Options,
+        options: &GatewayOptions,
         service: Arc<Service>,
         metrics: Metrics,
-        tls: bool,
     ) -> Result<Arc<Self>, StartError> {
+        let tls = options.listen.tls.is_some();
         let settings = Settings::new(options, &service, &metrics, None)?;
         let settings = ArcSwap::from_pointee(settings);
         let body_budget = BodyBudget::new(BUFFERED_BYTES_MAX);
@@ -118,7 +121,7 @@ impl Gateway {
     }
 
     /// Validates new options. Nothing changes until [`Gateway::apply`].
-    pub fn prepare(&self, options: &Options) -> Result<PreparedSettings, StartError> {
+    pub fn prepare(&self, options: &GatewayOptions) -> Result<PreparedSettings, StartError> {
         let before = self.settings.load_full();
         Settings::new(options, &self.service, &self.metrics, Some(&before)).map(PreparedSettings)
     }
@@ -127,7 +130,7 @@ impl Gateway {
     /// place.
     pub fn apply(&self, PreparedSettings(settings): PreparedSettings) {
         for route in &settings.routes {
-            route.lane.reconfigure(route.options.lane());
+            route.lane.reconfigure(lane_options(&route.options));
         }
         self.settings.store(Arc::new(settings));
     }
@@ -179,7 +182,7 @@ impl Gateway {
         let upgrade = tunnel::caller_side(&mut request);
         let (mut parts, body) = request.into_parts();
         let IdentifiedRequest { route, caller, target } = settings.identify(&parts)?;
-        let mut body = BufferedBody::new(body, route.options.body_limit);
+        let mut body = BufferedBody::new(body, route.options.body_limit.0);
         line.caller = Some(caller.clone());
         line.route = Some(route.metrics.clone());
         line.queue_depth = route.lane.depth();
@@ -243,7 +246,7 @@ impl Gateway {
             let upload = Upload::new(&self.service);
             let sent = sent.map(|()| match http_body::Body::is_end_stream(&body) {
                 true => Body::empty(),
-                false => Body::new(upload.track(body, route.options.timeouts.idle)),
+                false => Body::new(upload.track(body, route.options.idle_timeout.into())),
             });
             let (pass, answered) = match connection {
                 Ok(connection) => {
@@ -379,17 +382,17 @@ impl Gateway {
 
     /// Returns the smaller of `most` and the rest of the request's total timeout.
     pub(crate) fn time_left(&self, route: &Route, line: &LogLine, most: Duration) -> Duration {
-        let Some(total) = route.options.timeouts.total else { return most };
+        let Some(total) = route.options.deadline else { return most };
         let gone = Duration::from(self.service.now().since(line.began));
-        most.min(total.saturating_sub(gone))
+        most.min(Duration::from(total).saturating_sub(gone))
     }
 
     /// Returns the time limits of a request that is about to be sent.
     fn upload_timeouts(&self, route: &Route, line: &LogLine) -> UploadTimeouts {
-        let total = route.options.timeouts.total;
+        let total = route.options.deadline;
         UploadTimeouts {
-            upstream: route.options.timeouts.first_byte,
-            total: total.map(|total| self.time_left(route, line, total)),
+            upstream: route.options.timeout.into(),
+            total: total.map(|total| self.time_left(route, line, total.into())),
         }
     }
 
@@ -438,7 +441,7 @@ impl Gateway {
         let pass = settle(route, &head, &mut body, pass).await;
         strip(&mut head.headers);
         let ending = RequestEnd { line, pass, upload, service };
-        let body = StreamedBody::new(body, route.options.timeouts.idle, ending);
+        let body = StreamedBody::new(body, route.options.idle_timeout.into(), ending);
         Response::from_parts(head, Body::new(body))
     }
 
@@ -458,8 +461,9 @@ impl Gateway {
         if http_body::Body::is_end_stream(body) || is_streaming_rpc(parts) {
             return Ok(());
         }
-        let (most, idle) = (route.options.body_buffer, route.options.timeouts.idle);
-        let reading = body.read_if_small(most, idle, &self.body_budget);
+        let RouteOptions { body_buffer, idle_timeout, .. } = route.options;
+        let reading =
+            body.read_if_small(body_buffer.as_usize(), idle_timeout.into(), &self.body_budget);
         let read = timeout(self.time_left(route, line, Duration::MAX), reading).await;
         match read {
             Ok(Ok(())) => Ok(()),
@@ -479,8 +483,8 @@ impl Gateway {
     where
         B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
     {
-        let idle = route.options.timeouts.idle;
-        let read = timeout(idle, body.read_beginning(GRAPHQL_BYTES)).await;
+        let idle = route.options.idle_timeout;
+        let read = timeout(idle.into(), body.read_beginning(GRAPHQL_BYTES)).await;
         let Ok(read) = read else {
             return Err(Refusal::BodyTimeout);
         };
@@ -501,30 +505,25 @@ impl Gateway {
 
 impl Settings {
     fn new(
-        options: &Options,
+        options: &GatewayOptions,
         service: &Arc<Service>,
         metrics: &Metrics,
         before: Option<&Self>,
     ) -> Result<Self, StartError> {
-        let route = |route: &crate::options::Route| {
+        let name = &options.name;
+        let tokens = Tokens::of(&options.auth);
+        let tokens = tokens.map_err(|error| StartError::Tokens(name.clone(), error))?;
+        let route = |route: &RouteOptions| {
             let before = before.and_then(|before| {
                 before.routes.iter().find(|other| other.options.name == route.name)
             });
             let before = before.map(|route| &**route);
-            Route::new(&options.name, route, service, metrics, before).map(Arc::new).map_err(
-                |source| StartError {
-                    gateway: options.name.clone(),
-                    route: route.name.clone(),
-                    source,
-                },
-            )
+            let made = Route::new(options, route, service, metrics, before).map(Arc::new);
+            made.map_err(|error| StartError::Route(name.clone(), route.name.clone(), error))
         };
         Ok(Self {
-            context: Arc::new(LogContext {
-                event: options.event.clone(),
-                gateway: options.name.clone(),
-            }),
-            auth: options.auth.clone(),
+            context: Arc::new(LogContext { event: options.event.clone(), gateway: name.clone() }),
+            auth: tokens.map(|tokens| CallerAuth { header: options.token_header.clone(), tokens }),
             dimensions: options.dimensions.clone(),
             trusted_hops: options.trusted_hops,
             routes: options.routes.iter().map(route).collect::<Result<_, _>>()?,

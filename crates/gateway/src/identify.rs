@@ -3,16 +3,18 @@
 //! Requests that proxies are known to interpret differently are rejected here, before anything else
 //! is read.
 
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use percent_encoding::percent_decode_str;
+use sluicegate_config::{HeaderDimension, PathPattern, RouteOptions};
 use sluicegate_http::listener::AmbiguousLength;
-use sluicegate_http::tokens::Caller;
+use sluicegate_http::tokens::{Caller, Tokens};
 
 use crate::forward::tunnel;
-use crate::options::{Auth, DimensionSource, PathPattern, Route};
 use crate::refusal::Refusal;
 
 /// Methods that a route accepts if it lists none.
@@ -98,9 +100,17 @@ fn is_host(host: &[u8]) -> bool {
     name_is_valid && port_is_valid
 }
 
+/// Authentication of callers by token.
+pub(crate) struct CallerAuth {
+    /// Header field that contains the token.
+    pub(crate) header: HeaderName,
+    /// Accepted tokens.
+    pub(crate) tokens: Arc<Tokens>,
+}
+
 /// Returns the caller that the token of a request belongs to.
-pub(crate) fn caller(auth: Option<&Auth>, headers: &HeaderMap) -> Result<Caller, Refusal> {
-    let Some(Auth { header, tokens }) = auth else { return Ok(Caller::anonymous()) };
+pub(crate) fn caller(auth: Option<&CallerAuth>, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    let Some(CallerAuth { header, tokens }) = auth else { return Ok(Caller::anonymous()) };
     let refuse = |why| Err(Refusal::Unauthorized(why, header.to_string()));
     let mut values = headers.get_all(header).iter();
     let Some(value) = values.next() else { return refuse("a token is required") };
@@ -129,7 +139,7 @@ fn strip_bearer(value: &[u8]) -> &[u8] {
 /// Returns the first route that matches the path, and the part of the path after the match.
 pub(crate) fn route<'r, 'p, R>(
     routes: &'r [R],
-    options: impl Fn(&R) -> &Route,
+    options: impl Fn(&R) -> &RouteOptions,
     path: &'p str,
 ) -> Result<(&'r R, &'p str), Refusal> {
     let found = routes.iter().find_map(|route| Some((route, options(route).path.rest(path)?)));
@@ -143,16 +153,21 @@ pub(crate) fn route<'r, 'p, R>(
 
 /// Rejects a request without a required dimension: it would bypass the limits by that dimension.
 pub(crate) fn check_dimensions(
-    dimensions: &[DimensionSource],
+    dimensions: &BTreeMap<String, HeaderDimension>,
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
-    let missing = |of: &&DimensionSource| of.required && of.value(headers).is_none();
+    let missing = |(_, of): &(_, &HeaderDimension)| of.required && value(of, headers).is_none();
     match dimensions.iter().find(missing) {
         None => Ok(()),
-        Some(DimensionSource { name, header, .. }) => {
+        Some((name, HeaderDimension { header, .. })) => {
             Err(Refusal::MissingHeader { header: header.to_string(), dimension: name.clone() })
         }
     }
+}
+
+/// Returns the value of a dimension, or `None` if the header field is missing, empty or not ASCII.
+pub(crate) fn value<'h>(dimension: &HeaderDimension, headers: &'h HeaderMap) -> Option<&'h str> {
+    headers.get(&dimension.header)?.to_str().ok().filter(|value| !value.is_empty())
 }
 
 fn has_dots(path: &str) -> bool {
@@ -161,7 +176,7 @@ fn has_dots(path: &str) -> bool {
 }
 
 /// Rejects a request whose method, size or upgrade the route does not allow.
-pub(crate) fn check_route(route: &Route, parts: &Parts) -> Result<(), Refusal> {
+pub(crate) fn check_route(route: &RouteOptions, parts: &Parts) -> Result<(), Refusal> {
     let needs_listing =
         || NEEDS_LISTING.iter().any(|name| parts.method.as_str().eq_ignore_ascii_case(name));
     let listed = route.methods.contains(&parts.method);
@@ -171,8 +186,8 @@ pub(crate) fn check_route(route: &Route, parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::Method(methods));
     }
     let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if length.and_then(|length| length.parse::<u64>().ok()) > Some(route.body_limit) {
-        return Err(Refusal::TooLarge(route.body_limit));
+    if length.and_then(|length| length.parse::<u64>().ok()) > Some(route.body_limit.0) {
+        return Err(Refusal::TooLarge(route.body_limit.0));
     }
     if tunnel::requested_protocol(parts).is_some() && !route.upgrades {
         return Err(Refusal::Upgrade);

@@ -15,7 +15,6 @@ mod grpc;
 mod identify;
 mod log;
 pub mod metrics;
-pub mod options;
 mod pass;
 mod refusal;
 mod reserve;
@@ -24,7 +23,6 @@ mod settle;
 
 pub use gateway::{Gateway, PreparedSettings, StartError};
 pub use metrics::Metrics;
-pub use options::Options;
 pub use refusal::PARSE_ERROR_BODIES;
 pub use route::RouteError;
 pub use sluicegate_http::upstream::{CaError, CredentialsError};

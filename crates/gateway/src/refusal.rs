@@ -27,12 +27,11 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use sluicegate_config::ROUTE;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Rule, Span};
 use sluicegate_http::listener::ParseErrorBody;
 use sluicegate_http::upstream::LoginError;
-
-use crate::options::ROUTE;
 
 /// Error code of a request whose caller disconnected.
 pub(crate) const CLIENT_CLOSED: &str = "CLIENT_CLOSED_REQUEST";
@@ -112,7 +111,7 @@ impl HitRule {
         }
     }
 
-    /// Returns the limit of the route with this [key](crate::options::route_key).
+    /// Returns the limit of the route with this [key](sluicegate_config::GatewayOptions::route_key).
     pub(crate) fn of_route(key: &str) -> Self {
         match key.split_once('/') {
             None => Self::Named(key.to_owned()),

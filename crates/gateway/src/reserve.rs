@@ -5,9 +5,11 @@
 //! the caller. Otherwise only the caller's limits are checked here, and the route's turn comes from
 //! the pacer. A request that exceeds the caller's limits is rejected at once and never queued.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use sluicegate_config::{CALLER, HeaderDimension, ROUTE};
 use sluicegate_core::Decision;
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::plan::Handle;
@@ -19,7 +21,7 @@ use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tracing::error;
 
-use crate::options::{CALLER, DimensionSource, ROUTE};
+use crate::identify::value;
 use crate::pass::Pass;
 use crate::refusal::{HitRule, Refusal};
 
@@ -87,7 +89,7 @@ pub(crate) struct LimitCheck<'a> {
     /// Caller that the token belongs to.
     pub(crate) caller: &'a Caller,
     /// Dimensions and the header fields that they are read from.
-    pub(crate) dimensions: &'a [DimensionSource],
+    pub(crate) dimensions: &'a BTreeMap<String, HeaderDimension>,
     /// Header fields of the request.
     pub(crate) headers: &'a HeaderMap,
 }
@@ -98,16 +100,16 @@ impl LimitCheck<'_> {
         if name == CALLER {
             return Some(self.caller.name());
         }
-        self.dimensions.iter().find(|dimension| dimension.name == name)?.value(self.headers)
+        value(self.dimensions.get(name)?, self.headers)
     }
 
     fn query(&self, id: RequestId, subject: Subject) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, self.key);
         query.insert_any(CALLER, self.caller.name());
-        for dimension in self.dimensions {
-            if let Some(value) = dimension.value(self.headers) {
-                query.insert_any(dimension.name.as_str(), value);
+        for (name, dimension) in self.dimensions {
+            if let Some(value) = value(dimension, self.headers) {
+                query.insert_any(name.as_str(), value);
             }
         }
         query.subject = subject;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
+use sluicegate_config::{FairOrder, GatewayOptions, RouteOptions};
 use sluicegate_http::upstream::{
     CaError, ClientOptions, ConnectionPool, CredentialsError, Signer, Upstream, is_address,
 };
-use sluicegate_pace::{Lane, Pacer};
+use sluicegate_pace::{Lane, LaneOptions, Order, Pacer};
 use sluicegate_service::Service;
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
@@ -18,7 +19,6 @@ use tracing::{info, warn};
 
 use crate::forward::{BufferedBody, Places, target};
 use crate::metrics::{Metrics, QueueReading, RouteMetrics};
-use crate::options::{self, route_key};
 use crate::reserve::RouteWork;
 
 /// Maximum number of bytes read from a rate-limit response to find its retry hint.
@@ -27,8 +27,8 @@ const HINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A route on this replica.
 pub(crate) struct Route {
-    pub(crate) options: options::Route,
-    /// Value of the [`ROUTE`](options::ROUTE) dimension.
+    pub(crate) options: RouteOptions,
+    /// Value of the [`ROUTE`](sluicegate_config::ROUTE) dimension.
     pub(crate) key: String,
     pub(crate) lane: Arc<Lane<RouteWork>>,
     pub(crate) target: target::Upstream,
@@ -59,29 +59,42 @@ pub enum RouteError {
     Credentials(#[from] CredentialsError),
 }
 
+/// Returns the settings of the queue in which requests of a route wait.
+pub(crate) fn lane_options(route: &RouteOptions) -> LaneOptions {
+    let fair = route.wait.fair.clone();
+    let order = fair.map_or(Order::Fifo, |FairOrder { by, weights, priorities }| Order::Fair {
+        by,
+        weights,
+        priorities,
+    });
+    LaneOptions::new(&route.limits, route.wait.max.into(), route.wait.depth, order)
+}
+
 impl Route {
     /// Creates a route. It takes over from `before` what does not change: waiting requests and open
     /// connections.
     pub(crate) fn new(
-        gateway: &str,
-        options: &options::Route,
+        gateway: &GatewayOptions,
+        options: &RouteOptions,
         service: &Arc<Service>,
         metrics: &Metrics,
         before: Option<&Self>,
     ) -> Result<Self, RouteError> {
-        let key = route_key(gateway, &options.name);
-        let target = target::Upstream::new(&options.upstream, options.replaces_path);
-        let target = target.filter(|_| is_address(&options.upstream)).ok_or(RouteError::Address)?;
+        let key = gateway.route_key(options);
+        let gateway = &gateway.name;
+        let address = &options.upstream.uri;
+        let target = target::Upstream::new(address, options.upstream.has_path);
+        let target = target.filter(|_| is_address(address)).ok_or(RouteError::Address)?;
         let ways = ClientOptions {
-            connect_timeout: options.timeouts.connect,
-            http2_only: options.http2_only,
+            connect_timeout: options.connect_timeout.into(),
+            http2_only: options.http2,
             ca: options.ca.clone(),
         };
         let upstream = match before.filter(|before| before.ways == ways) {
             Some(before) => before.upstream.clone(),
             None => Upstream::new(&ways)?,
         };
-        let pool = upstream.pool(&options.upstream).ok_or(RouteError::Address)?;
+        let pool = upstream.pool(address).ok_or(RouteError::Address)?;
         let signer = Signer::new(options.credentials.as_ref())?;
         let lane = match before {
             Some(before) => before.lane.clone(),
@@ -89,7 +102,7 @@ impl Route {
                 let pacer = Pacer::new(service.clone(), key.clone());
                 let (service, key) = (service.clone(), key.clone());
                 let work = RouteWork { service, key, lease_times: Arc::default() };
-                let lane = Lane::new(pacer, work, options.lane());
+                let lane = Lane::new(pacer, work, lane_options(options));
                 let watched = Arc::downgrade(&lane);
                 metrics.watch(gateway, &options.name, move || {
                     let lane = watched.upgrade()?;
@@ -106,7 +119,7 @@ impl Route {
             target,
             upstream,
             pool,
-            places: Places::new(&options.limits, options.timeouts.connect),
+            places: Places::new(&options.limits, options.connect_timeout.into()),
             signer,
             metrics: metrics.route(gateway, &options.name),
             ways,

@@ -29,7 +29,7 @@ async fn memory_stays_flat_however_large_bodies_are() {
     })
     .await;
     let mut to = route(upstream);
-    to.body_limit = 1 << 30;
+    to.body_limit = sluicegate_config::ByteSize(1 << 30);
     let proxy = Proxy::start(to).await;
     let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");
     let head = format!(

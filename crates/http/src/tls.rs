@@ -17,23 +17,13 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
+use sluicegate_config::ListenerTls;
 
 /// The TLS configuration of a listener.
 #[derive(Debug)]
 pub struct Tls {
-    files: TlsFiles,
+    files: ListenerTls,
     config: ArcSwap<ServerConfig>,
-}
-
-/// Paths of the PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The server's certificate, followed by its intermediate certificates.
-    pub certificate: PathBuf,
-    /// The private key of the first certificate.
-    pub key: PathBuf,
-    /// CAs that sign client certificates; if absent, clients need no certificate.
-    pub client_ca: Option<PathBuf>,
 }
 
 /// A PEM file that cannot be used.
@@ -101,7 +91,7 @@ pub enum Error {
 
 impl Tls {
     /// Loads the files.
-    pub fn load(files: TlsFiles) -> Result<Self, Error> {
+    pub fn load(files: ListenerTls) -> Result<Self, Error> {
         let config = ArcSwap::from_pointee(config(&files)?);
         Ok(Self { files, config })
     }
@@ -131,7 +121,7 @@ fn in_words(error: &pem::Error) -> String {
     }
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, Error> {
+fn config(files: &ListenerTls) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let key = certified_key(files, &provider)?;
     let verifier = match &files.client_ca {
@@ -147,8 +137,8 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-fn certified_key(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
-    let TlsFiles { certificate, key, .. } = files;
+fn certified_key(files: &ListenerTls, provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
+    let ListenerTls { cert: certificate, key, .. } = files;
     let chain = certificates(certificate)?;
     let der = private_key(key)?;
     let unusable = |path: &Path, what| {

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+pub use sluicegate_config::AuthScope;
+use sluicegate_config::{Auth, TokenHash};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// The accepted tokens.
@@ -28,49 +30,6 @@ pub struct Caller {
     scopes: AuthScopes,
 }
 
-/// A permission of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AuthScope {
-    /// Request decisions, and settle, renew, release or cancel admissions.
-    Decide,
-    /// Read usage, rules, overrides and metrics.
-    Read,
-    /// Change overrides, reset counters and reload the configuration.
-    Admin,
-    /// Read jobs and their queues.
-    Queue,
-}
-
-impl AuthScope {
-    /// Every scope.
-    pub const ALL: [Self; 4] = [Self::Decide, Self::Read, Self::Admin, Self::Queue];
-
-    /// Returns the name used in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Decide => "decide",
-            Self::Read => "read",
-            Self::Admin => "admin",
-            Self::Queue => "queue",
-        }
-    }
-
-    const fn bit(self) -> u8 {
-        match self {
-            Self::Decide => 1,
-            Self::Read => 2,
-            Self::Admin => 4,
-            Self::Queue => 8,
-        }
-    }
-}
-
-impl fmt::Display for AuthScope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// A set of scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AuthScopes(u8);
@@ -81,14 +40,18 @@ impl AuthScopes {
 
     /// Returns true if the set contains the scope.
     pub const fn contains(self, scope: AuthScope) -> bool {
-        self.0 & scope.bit() != 0
+        self.0 & bit(scope) != 0
     }
 }
 
 impl FromIterator<AuthScope> for AuthScopes {
     fn from_iter<I: IntoIterator<Item = AuthScope>>(scopes: I) -> Self {
-        Self(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
+        Self(scopes.into_iter().fold(0, |bits, scope| bits | bit(scope)))
     }
+}
+
+const fn bit(scope: AuthScope) -> u8 {
+    1 << scope as u8
 }
 
 /// The error that two callers have the same token.
@@ -102,6 +65,24 @@ pub struct SharedToken {
 }
 
 impl Tokens {
+    /// Creates the set from the configuration; `None` if it has no tokens. If it has no scopes, every
+    /// token has all; otherwise a caller without scopes may only ask for decisions.
+    pub fn of(auth: &Auth) -> Result<Option<Arc<Self>>, SharedToken> {
+        let hashes = |(name, hashes): (&'_ String, &'_ Vec<TokenHash>)| {
+            let name: Arc<str> = name.as_str().into();
+            hashes.iter().map(move |hash| (name.clone(), hash.to_bytes())).collect::<Vec<_>>()
+        };
+        let tokens = Self::new(auth.tokens.iter().flat_map(hashes))?.with_scopes(|name| match auth
+            .scopes
+            .get(name)
+        {
+            _ if auth.scopes.is_empty() => AuthScopes::ALL,
+            None => AuthScopes::from_iter([AuthScope::Decide]),
+            Some(scopes) => scopes.iter().copied().collect(),
+        });
+        Ok(Some(Arc::new(tokens)).filter(|_| !auth.tokens.is_empty()))
+    }
+
     /// Creates the set from names and hashes. A name may have several hashes, so that an old token
     /// and its successor are both valid for a while.
     pub fn new<N: Into<Arc<str>>>(

@@ -13,8 +13,9 @@ use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use sluicegate_config::ListenerTls;
 use sluicegate_http::listener::Options;
-use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_http::tls::Tls;
 use sluicegate_testkit::eventually_async;
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
@@ -74,9 +75,9 @@ impl Folder {
     }
 
     /// Returns the paths of `cert.pem` and `key.pem`, and of `ca.pem` if it exists.
-    fn files(&self) -> TlsFiles {
+    fn files(&self) -> ListenerTls {
         let client_ca = Some(self.path("ca.pem")).filter(|path| path.exists());
-        TlsFiles { certificate: self.path("cert.pem"), key: self.path("key.pem"), client_ca }
+        ListenerTls { cert: self.path("cert.pem"), key: self.path("key.pem"), client_ca }
     }
 }
 

@@ -15,7 +15,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_config::ListenerTls;
+use sluicegate_http::tls::Tls;
 use sluicegate_http::upstream::{ClientOptions, ConnectError, ConnectionPool, SendError, Upstream};
 use sluicegate_testkit::eventually_async;
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
@@ -52,7 +53,7 @@ impl Setup {
         let is_tls = matches!(speaks, Speaks::TlsHttp1 | Speaks::TlsHttp2);
         let tls = (speaks == Speaks::TlsHttp2).then(|| {
             let files =
-                TlsFiles { certificate: certificate.clone(), key: key.clone(), client_ca: None };
+                ListenerTls { cert: certificate.clone(), key: key.clone(), client_ca: None };
             Arc::new(Tls::load(files).unwrap())
         });
         let gate = Gate::new();

@@ -1,7 +1,7 @@
 //! Rules for `Cargo.toml`: the crates that each crate may depend on, and one set of lints for all.
 //!
 //! ```text
-//! {core, template} ← {checker, vendors} ← {store, config, queue, http} ← service ← pace
+//! {core, template} ← {checker, vendors, config} ← {store, queue, http} ← service ← pace
 //!   ← {server, gateway, dispatch, client} ← app
 //! ```
 //!
@@ -16,8 +16,8 @@ use super::Finding;
 /// The folders under `crates/`, lowest layer first.
 const LAYERS: [&[&str]; 7] = [
     &["core", "template"],
-    &["checker", "vendors"],
-    &["store", "config", "queue", "http"],
+    &["checker", "vendors", "config"],
+    &["store", "queue", "http"],
     &["service"],
     &["pace"],
     &["server", "gateway", "dispatch", "client"],
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_crate_uses_neither_siblings_nor_higher_layers() {
         assert!(!uses("core", "store"));
-        assert!(!uses("store", "config"));
+        assert!(!uses("store", "http"));
         assert!(!uses("gateway", "server"));
         assert!(!uses("client", "app"));
         assert!(!uses("testkit", "server"));

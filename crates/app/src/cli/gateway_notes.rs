@@ -1,9 +1,8 @@
 //! Notes about rules that do not apply to requests through gateways, or not to all of them.
 
-use sluicegate_config::{Config, Gateway};
+use sluicegate_config::{CALLER, Config, GatewayOptions, ROUTE};
 use sluicegate_core::ruleset::is_set_for_callers;
 use sluicegate_core::{Rule, Ruleset};
-use sluicegate_gateway::options::{CALLER, ROUTE, route_key};
 
 /// Returns a note for each gateway and rule that never applies to its requests, and for each header
 /// that a request can leave out to bypass limits.
@@ -46,7 +45,7 @@ pub(super) fn rules_for_no_gateway(config: &Config) -> Vec<String> {
 
 /// Returns the rules of the file that never apply to requests through a gateway, each with the
 /// dimensions that the gateway does not provide.
-fn rules_without_effect(config: &Config, gateway: &Gateway) -> Vec<(String, String)> {
+fn rules_without_effect(config: &Config, gateway: &GatewayOptions) -> Vec<(String, String)> {
     let default = Ruleset::default_rules();
     let is_default = |rule: &Rule| {
         let mut rules = default.groups().flat_map(|(_, rules)| rules);
@@ -66,12 +65,12 @@ fn rules_without_effect(config: &Config, gateway: &Gateway) -> Vec<(String, Stri
 
 /// Returns the names of the rules that apply to requests through a gateway only if these have a
 /// dimension.
-fn rules_by<'c>(config: &'c Config, gateway: &Gateway, dimension: &str) -> Vec<&'c str> {
+fn rules_by<'c>(config: &'c Config, gateway: &GatewayOptions, dimension: &str) -> Vec<&'c str> {
     let is_route_of_gateway = |rule: &Rule| {
         let of_route = |(name, pattern): &(String, _)| {
             let pattern: &sluicegate_core::rule::Pattern = pattern;
-            let key = |route: &str| pattern.matches(&route_key(&gateway.name, route));
-            name == ROUTE && gateway.routes.iter().any(|route| key(&route.name))
+            let is_matched = |route| pattern.matches(&gateway.route_key(route));
+            name == ROUTE && gateway.routes.iter().any(is_matched)
         };
         rule.when.iter().any(of_route)
     };
@@ -86,6 +85,6 @@ fn rules_by<'c>(config: &'c Config, gateway: &Gateway, dimension: &str) -> Vec<&
     rules.filter(applies).map(|rule| rule.name.as_str()).collect()
 }
 
-fn provides(gateway: &Gateway, dimension: &str) -> bool {
+fn provides(gateway: &GatewayOptions, dimension: &str) -> bool {
     dimension == CALLER || gateway.dimensions.contains_key(dimension)
 }

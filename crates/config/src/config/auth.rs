@@ -13,20 +13,41 @@ pub struct Auth {
     pub tokens: BTreeMap<String, Vec<TokenHash>>,
     /// Scopes of each caller. Default: none, so that every token may do everything. As soon as one
     /// caller has scopes, callers without any may only ask for decisions.
-    pub scopes: BTreeMap<String, Vec<TokenScope>>,
+    pub scopes: BTreeMap<String, Vec<AuthScope>>,
 }
 
-/// An operation that a token may be allowed to perform.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenScope {
-    /// Ask for decisions.
+/// A permission of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AuthScope {
+    /// Request decisions, and settle, renew, release or cancel admissions.
     Decide,
     /// Read usage, rules, overrides and metrics.
     Read,
-    /// Set overrides, reset usage, reload the configuration.
+    /// Change overrides, reset counters and reload the configuration.
     Admin,
     /// Read jobs and their queues.
     Queue,
+}
+
+impl AuthScope {
+    /// Every scope.
+    pub const ALL: [Self; 4] = [Self::Decide, Self::Read, Self::Admin, Self::Queue];
+
+    /// Returns the name used in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Decide => "decide",
+            Self::Read => "read",
+            Self::Admin => "admin",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+impl fmt::Display for AuthScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// The SHA-256 of a token. The token itself is not kept, so it can't leak from a memory dump or a

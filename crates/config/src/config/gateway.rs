@@ -1,9 +1,10 @@
-//! [`Gateway`] and [`Route`]: options of the gateways, which forward requests to upstreams at the
+//! [`GatewayOptions`] and [`RouteOptions`]: options of the gateways, which forward requests to upstreams at the
 //! rate that these allow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use http::{HeaderName, Method, Uri};
 use sluicegate_core::algorithm::bucket;
 use sluicegate_core::limit::{Amount, Rate, Unit};
 use sluicegate_core::{Limit, Span};
@@ -12,13 +13,13 @@ use super::{Auth, ByteSize, Listener, Secret};
 
 /// Options of one gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
+pub struct GatewayOptions {
     /// Name in logs and metrics.
     pub name: String,
     /// Address that the gateway listens on, separate from the other listeners.
     pub listen: Listener,
     /// Header field that carries the caller's token. Default: x-internal-token.
-    pub token_header: String,
+    pub token_header: HeaderName,
     /// Tokens of callers. Default: none, so that every client that can reach the gateway is
     /// admitted.
     pub auth: Auth,
@@ -31,14 +32,31 @@ pub struct Gateway {
     /// Event name of a request in the log. Default: gateway_request.
     pub event: String,
     /// Routes; the first that matches a path is used.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteOptions>,
+}
+
+/// Dimension by which the rules of a route are found.
+pub const ROUTE: &str = "@route";
+/// Dimension that contains the name of the caller's token.
+pub const CALLER: &str = "caller";
+
+impl GatewayOptions {
+    /// Returns the value of the dimension [`ROUTE`] for a route.
+    pub fn route_key(&self, route: &RouteOptions) -> String {
+        route_key(&self.name, &route.name)
+    }
+}
+
+/// Returns the value of the dimension [`ROUTE`].
+pub(crate) fn route_key(gateway: &str, route: &str) -> String {
+    format!("{gateway}/{route}")
 }
 
 /// A dimension that a gateway reads from a header field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderDimension {
-    /// Name of the header field, in lower case.
-    pub header: String,
+    /// Header field that contains its value.
+    pub header: HeaderName,
     /// True if a request without the header field is refused. Default: true if `dimensions` of the
     /// file marks the dimension as required.
     pub required: bool,
@@ -46,13 +64,13 @@ pub struct HeaderDimension {
 
 /// Options of one route: the requests that it matches, their upstream and their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct RouteOptions {
     /// Name of the route. Default: its path.
     pub name: String,
-    /// Path to match; with `*` at the end it is a prefix.
-    pub path: String,
+    /// Paths to match.
+    pub path: PathPattern,
     /// Methods to match. Default: all.
-    pub methods: Vec<String>,
+    pub methods: Vec<Method>,
     /// Upstream address. A path in it replaces the part of the request's path that matched.
     pub upstream: UpstreamUrl,
     /// True if the upstream speaks HTTP/2 without negotiation. Default: false; over TLS both sides
@@ -94,11 +112,30 @@ pub struct Route {
     pub learn: Option<LearnOptions>,
 }
 
+/// The paths that a route matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathPattern {
+    /// Exactly this path.
+    Exact(String),
+    /// All paths with this prefix; written with `*` at its end.
+    Prefix(String),
+}
+
+impl PathPattern {
+    /// Returns the part of the path after the match, or `None` if the path does not match.
+    pub fn rest<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self {
+            Self::Exact(exact) => (path == exact).then_some(""),
+            Self::Prefix(prefix) => path.strip_prefix(prefix.as_str()),
+        }
+    }
+}
+
 /// The address of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamUrl {
-    /// The address as it is written.
-    pub text: String,
+    /// The address.
+    pub uri: Uri,
     /// True if it has a path, even if that is `/`.
     pub has_path: bool,
 }
@@ -116,16 +153,16 @@ pub enum Credentials {
     /// `Authorization: Bearer`.
     Bearer(SecretSource),
     /// Header fields with secret values.
-    Headers(BTreeMap<String, SecretSource>),
+    Headers(Vec<(HeaderName, SecretSource)>),
     /// A token that is fetched from a login endpoint.
-    Login(Login),
+    Login(Box<Login>),
 }
 
 /// A login endpoint that issues tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// Address of the endpoint, called with POST.
-    pub url: UpstreamUrl,
+    pub url: Uri,
     /// Body of the login request.
     pub body: SecretSource,
     /// Media type of the body. Default: application/json.
@@ -137,7 +174,7 @@ pub struct Login {
     /// Lifetime of a token if the response does not state one. Default: 10min.
     pub ttl: Span,
     /// Header field that carries the token to the upstream. Default: authorization.
-    pub header: String,
+    pub header: HeaderName,
     /// Word before the token in that header field. Default: Bearer.
     pub scheme: String,
 }
@@ -147,8 +184,14 @@ pub struct Login {
 pub enum SecretSource {
     /// The secret.
     Value(Secret),
-    /// The file.
+    /// The file. Line breaks at its end are not part of the secret.
     File(PathBuf),
+}
+
+impl From<&str> for SecretSource {
+    fn from(secret: &str) -> Self {
+        Self::Value(Secret::new(secret))
+    }
 }
 
 /// Options of the queue in which requests over the limit wait.

@@ -1,15 +1,16 @@
 //! [`HandlerOptions`]: options of the built-in handlers, with which a worker processes jobs without
-//! code: an HTTP call, a command or a chat model.
+//! code: an HTTP call (also to a chat model) or a command.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use http::{HeaderName, Method};
 use serde_json::Value;
 use sluicegate_core::Span;
 use sluicegate_template::{JsonPath, Text, Tree};
 
-use super::{ByteSize, Credentials, SecretSource, UpstreamUrl};
+use super::{ByteSize, Credentials, SecretSource};
 
 /// Options of the handler that processes the jobs of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,36 +32,36 @@ impl HandlerOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// An HTTP call.
-    Http(Box<HttpWork>),
+    Http(Box<HttpOptions>),
     /// A program that is run.
-    Command(CommandWork),
-    /// A prompt to a chat model.
-    Chat(Box<ChatWork>),
+    Command(CommandOptions),
 }
 
 /// An HTTP call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpWork {
+pub struct HttpOptions {
     /// Method. Default: POST.
-    pub method: String,
-    /// Address, a template.
+    pub method: Method,
+    /// Address, a template. Scheme and host are fixed, so that credentials go only to the configured
+    /// server.
     pub url: Text,
     /// Additional header fields. Default: none.
-    pub headers: BTreeMap<String, Text>,
+    pub headers: Vec<(HeaderName, Text)>,
     /// Request body. Default: the message; nothing for GET and DELETE.
-    pub content: HttpContent,
+    pub content: RequestBody,
     /// Credentials for the server. Default: none.
     pub credentials: Option<Credentials>,
-    /// Job id template. Default: derived from the job, so that a repeated message has the same id.
-    pub idempotency_header: Option<String>,
+    /// Header field that carries the job id, by which the server recognises a repeated job. Default:
+    /// idempotency-key.
+    pub idempotency_header: Option<HeaderName>,
     /// Statuses that mean success. Default: 2xx.
     pub success: StatusRanges,
     /// Condition that the response body must meet as well. Default: none.
     pub condition: Option<ResponseCondition>,
     /// Additional statuses that are retried. Default: none.
     pub retry: StatusRanges,
-    /// Path of the result in the response body. Default: the whole body.
-    pub result: Option<JsonPath>,
+    /// Part of the response that is the result. Default: the whole body.
+    pub result: ResultSource,
     /// Maximum size of the response. Default: 10MB.
     pub response_limit: ByteSize,
     /// Timeout for opening a connection. Default: 5s.
@@ -71,9 +72,31 @@ pub struct HttpWork {
     pub ca: Option<PathBuf>,
 }
 
+impl HttpOptions {
+    /// Returns a call of this address with the defaults of all other options.
+    pub fn to(url: Text) -> Self {
+        Self {
+            method: Method::POST,
+            url,
+            headers: Vec::new(),
+            content: RequestBody::Message,
+            credentials: None,
+            idempotency_header: Some(HeaderName::from_static("idempotency-key")),
+            success: vec![200..=299],
+            condition: None,
+            retry: Vec::new(),
+            result: ResultSource::Whole,
+            response_limit: ByteSize(10 << 20),
+            connect_timeout: Span::from_secs(5),
+            http2: false,
+            ca: None,
+        }
+    }
+}
+
 /// The body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HttpContent {
+pub enum RequestBody {
     /// No body.
     Nothing,
     /// The message, byte by byte.
@@ -82,6 +105,19 @@ pub enum HttpContent {
     Json(Tree),
     /// Text made from a template.
     Text(Text),
+    /// A prompt to a chat model.
+    Chat(Box<ChatPrompt>),
+}
+
+/// The part of a response that is the result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResultSource {
+    /// The whole body.
+    Whole,
+    /// This member of the JSON body.
+    Member(JsonPath),
+    /// Text and usage of a chat response.
+    Chat(ChatProvider),
 }
 
 /// Ranges of HTTP statuses.
@@ -98,7 +134,7 @@ pub struct ResponseCondition {
 
 /// A program that is run for each job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandWork {
+pub struct CommandOptions {
     /// The program.
     pub program: String,
     /// Arguments. Default: none.
@@ -113,15 +149,11 @@ pub struct CommandWork {
 
 /// A prompt to a chat model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChatWork {
+pub struct ChatPrompt {
     /// API of the provider.
     pub provider: ChatProvider,
     /// Name of the model.
     pub model: String,
-    /// API key. May be missing only if `base_url` is set.
-    pub api_key: Option<SecretSource>,
-    /// Address of the API. Default: the provider's public address.
-    pub base_url: Option<UpstreamUrl>,
     /// System prompt. Default: none.
     pub system: Option<Text>,
     /// Prompt.
@@ -133,14 +165,6 @@ pub struct ChatWork {
     pub max_tokens: Option<u32>,
     /// Additional members of the request body. Default: none.
     pub options: Option<Tree>,
-    /// Header field that carries the job id. Default: idempotency-key.
-    pub idempotency_header: Option<String>,
-    /// Maximum size of the response, in bytes. Default: 10MB.
-    pub response_limit: ByteSize,
-    /// Timeout for opening a connection. Default: 5s.
-    pub connect_timeout: Span,
-    /// Certificate authorities of the server, in PEM. Default: those of the system.
-    pub ca: Option<PathBuf>,
 }
 
 /// The API of a chat model.

@@ -18,16 +18,17 @@ pub use sluicegate_core::outage::{DataLossPolicy, OutagePolicies, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
 
-pub use auth::{Auth, TokenHash, TokenScope};
+pub use auth::{Auth, AuthScope, TokenHash};
 pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, WorkerOptions};
 pub use envoy::{EnvoyClosedReply, EnvoyOptions};
+pub(crate) use gateway::route_key;
 pub use gateway::{
-    Credentials, FairOrder, Gateway, HeaderDimension, LearnOptions, Login, Route, SecretSource,
-    UpstreamUrl, WaitOptions,
+    CALLER, Credentials, FairOrder, GatewayOptions, HeaderDimension, LearnOptions, Login,
+    PathPattern, ROUTE, RouteOptions, SecretSource, UpstreamUrl, WaitOptions,
 };
 pub use handler::{
-    ChatProvider, ChatWork, CommandWork, EmitRule, HandlerOptions, HttpContent, HttpWork,
-    ResponseCondition, StatusRanges, Work,
+    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HandlerOptions, HttpOptions, RequestBody,
+    ResponseCondition, ResultSource, StatusRanges, Work,
 };
 pub use listen::{Address, Listener, ListenerTls, Listeners};
 pub use prices::Prices;
@@ -78,7 +79,7 @@ pub struct Config {
     /// Responses to Envoy.
     pub envoy: EnvoyOptions,
     /// Gateways to upstreams. Default: none.
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<GatewayOptions>,
     /// Dispatcher to providers. Default: none.
     pub dispatch: Option<Dispatch>,
     /// Workers. Default: none.

@@ -38,6 +38,13 @@ impl Default for ServerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
+impl ByteSize {
+    /// Returns the number as a length in memory.
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
 impl FromStr for ByteSize {
     type Err = ();
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Auth, TokenHash, TokenScope};
+use crate::config::{Auth, AuthScope, TokenHash};
 use crate::location::shorten;
 use crate::raw::{Key, Value};
 use crate::report::Report;
@@ -29,13 +29,6 @@ pub(super) fn auth(item: Item<'_>, report: &mut Report) -> Auth {
     }
     auth
 }
-
-const SCOPES: [(&str, TokenScope); 4] = [
-    ("decide", TokenScope::Decide),
-    ("read", TokenScope::Read),
-    ("admin", TokenScope::Admin),
-    ("queue", TokenScope::Queue),
-];
 
 /// Reads the tokens of a gateway. They have no scopes.
 pub(super) fn tokens_of(fields: &Fields<'_>, report: &mut Report) -> Auth {
@@ -64,18 +57,19 @@ fn tokens_with(fields: &Fields<'_>, scoped: bool, report: &mut Report) -> Auth {
 fn token_and_scopes<'n>(
     item: Item<'n>,
     report: &mut Report,
-) -> (Option<Item<'n>>, Option<Vec<TokenScope>>) {
+) -> (Option<Item<'n>>, Option<Vec<AuthScope>>) {
     let Some(fields) = Fields::open(item, &["token", "scopes"], report) else {
         return (None, None);
     };
     let token = fields.require("token", "write the token, such as token: ${CI_TOKEN:?}", report);
     let form = "write a list of decide, read, admin or queue";
+    let known = AuthScope::ALL.map(|scope| (scope.name(), scope));
     let scopes = fields.require("scopes", form, report).map(|item| {
         let items = item.list(report, form).unwrap_or_default();
         if items.is_empty() && matches!(item.node.value, Value::List(_)) {
             item.fail(report, "empty list: the token would have no permissions", form);
         }
-        items.iter().filter_map(|item| scalar::word(item, report, &SCOPES)).collect()
+        items.iter().filter_map(|item| scalar::word(item, report, &known)).collect()
     });
     (token, scopes)
 }

@@ -8,13 +8,16 @@ mod excerpt;
 mod http;
 mod job_scope;
 
-pub use command::{CommandHandler, CommandOptions};
+pub use command::CommandHandler;
 pub use emit::EmittingHandler;
-pub use http::{HttpError, HttpHandler, HttpOptions, RequestBody, ResultSource};
+pub use http::{HttpError, HttpHandler};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-pub use sluicegate_config::{ChatProvider, ChatWork, EmitRule, ResponseCondition};
+pub use sluicegate_config::{
+    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HttpOptions, RequestBody,
+    ResponseCondition, ResultSource,
+};
 use sluicegate_queue::Message;
 
 /// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,

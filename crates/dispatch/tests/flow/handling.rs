@@ -2,17 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::Method;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use sluicegate_dispatch::WorkerCounter;
-use sluicegate_dispatch::handler::{
-    EmitRule, EmittingHandler, HttpHandler, HttpOptions, RequestBody, ResultSource,
-};
+use sluicegate_dispatch::handler::{EmitRule, EmittingHandler, HttpHandler, HttpOptions};
 use sluicegate_queue::WallClock;
 use sluicegate_template::{JsonPath, Root, Text, Tree};
 use tokio::net::TcpListener;
@@ -51,22 +47,7 @@ async fn provider() -> (String, Arc<Mutex<HashMap<String, usize>>>) {
 }
 
 fn handler(url: &str) -> EmittingHandler {
-    let http = HttpOptions {
-        method: Method::POST,
-        url: Text::from(url.to_owned()),
-        headers: Vec::new(),
-        content: RequestBody::Message,
-        credentials: None,
-        idempotency_header: Some("idempotency-key".parse().expect("a name")),
-        success: vec![200..=299],
-        condition: None,
-        retry: Vec::new(),
-        result: ResultSource::Whole,
-        response_bytes_max: 1 << 20,
-        connect_timeout: Duration::from_secs(5),
-        http2_only: false,
-        ca: None,
-    };
+    let http = HttpOptions::to(Text::from(url.to_owned()));
     let http = HttpHandler::new(http, Arc::new(WallClock)).expect("a handler");
     let part = Tree::text("{{job.id}} {{item}}", Root::EACH).expect("a template");
     let emit = EmitRule {

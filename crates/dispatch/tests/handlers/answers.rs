@@ -9,6 +9,7 @@ use futures_util::stream;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
+use sluicegate_config::ByteSize;
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{HttpError, HttpHandler, ResponseCondition, ResultSource};
 use sluicegate_queue::WallClock;
@@ -153,7 +154,7 @@ async fn a_response_over_the_size_limit_is_cut() {
     })
     .await;
     let mut cut = options(&endless.url);
-    cut.response_bytes_max = 25_000;
+    cut.response_limit = ByteSize(25_000);
     let failure = failed(&handler(cut), &job("{}")).await;
     assert_eq!(failure.kind, PERMANENT);
     assert!(failure.message.contains("the response exceeds 25000 bytes: raise response_limit"));
@@ -161,7 +162,7 @@ async fn a_response_over_the_size_limit_is_cut() {
 
     let exact = Server::start(|_| response(200, &[], "y".repeat(25_000))).await;
     let mut fits = options(&exact.url);
-    fits.response_bytes_max = 25_000;
+    fits.response_limit = ByteSize(25_000);
     assert_eq!(body(&done(&handler(fits), &job("{}")).await).len(), 25_000);
 }
 

@@ -1,15 +1,15 @@
 //! Tests of the HTTP requests that messages turn into, as a server receives them.
 
 use std::io::Write as _;
-use std::time::Duration;
 
 use axum::http::Method;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
+use sluicegate_config::{Credentials, Login, SecretSource};
+use sluicegate_core::Span;
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::RequestBody;
-use sluicegate_http::upstream::{Credentials, Login, Secret};
 
 use crate::support::{
     PERMANENT, Server, TRANSIENT, body, done, failed, handler, job, map, options, response, text,
@@ -158,7 +158,7 @@ async fn credentials_are_sent_and_never_shown() {
     .await;
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "k3y-of-the-file").unwrap();
-    let text = |text: &str| Secret::Text(text.to_owned());
+    let text = SecretSource::from;
     for (credentials, sent, hidden) in [
         (Credentials::Bearer(text("t0ken-of-ours")), "Bearer t0ken-of-ours", "t0ken"),
         (
@@ -169,7 +169,7 @@ async fn credentials_are_sent_and_never_shown() {
         (
             Credentials::Headers(vec![(
                 "x-api-key".parse().unwrap(),
-                Secret::File(file.path().to_owned()),
+                SecretSource::File(file.path().to_owned()),
             )]),
             "k3y-of-the-file",
             "k3y",
@@ -197,11 +197,11 @@ async fn a_token_that_expired_early_is_renewed() {
     let mut options = options(&format!("{}/work", server.url));
     options.credentials = Some(Credentials::Login(Box::new(Login {
         url: format!("{}/login", server.url).parse().unwrap(),
-        body: Secret::Text("{}".to_owned()),
+        body: "{}".into(),
         content_type: "application/json".to_owned(),
         token: "/access_token".to_owned(),
-        expires_in: None,
-        ttl: Duration::from_secs(60),
+        expires_in: "/none".to_owned(),
+        ttl: Span::from_secs(60),
         header: "authorization".parse().unwrap(),
         scheme: "Bearer".to_owned(),
     })));

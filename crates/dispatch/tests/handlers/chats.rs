@@ -1,17 +1,15 @@
 //! Tests of chat requests, as the providers receive them.
 
 use serde_json::{Value, json};
-use sluicegate_config::ByteSize;
-use sluicegate_core::Span;
+use sluicegate_config::{Credentials, SecretSource};
 use sluicegate_dispatch::handler::{
-    ChatProvider, ChatWork, FailureKind, HttpOptions, RequestBody, ResultSource,
+    ChatPrompt, ChatProvider, FailureKind, HttpOptions, RequestBody, ResultSource,
 };
-use sluicegate_http::upstream::{Credentials, Secret};
 
 use crate::support::{Server, body, done, failed, handler, job, options, response, text, tree};
 
 fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
-    let key = Secret::Text("the-key-of-ours".to_owned());
+    let key = SecretSource::from("the-key-of-ours");
     let mut options = options(&format!("{base}{}", provider.path("m-1")));
     options.credentials = Some(match provider.key_header() {
         None => Credentials::Bearer(key),
@@ -20,7 +18,7 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
     let fields = provider.headers().iter();
     options.headers = fields.map(|(name, value)| (name.parse().unwrap(), text(value))).collect();
     options.result = ResultSource::Chat(provider);
-    options.content = RequestBody::Chat(Box::new(ChatWork {
+    options.content = RequestBody::Chat(Box::new(ChatPrompt {
         provider,
         model: "m-1".to_owned(),
         system: Some(text("be brief")),
@@ -28,12 +26,6 @@ fn asking(provider: ChatProvider, base: &str) -> HttpOptions {
         images: Some(tree("{{ImageUrls:-[]}}")),
         max_tokens: Some(100),
         options: None,
-        api_key: None,
-        base_url: None,
-        idempotency_header: None,
-        response_limit: ByteSize(1 << 20),
-        connect_timeout: Span::from_secs(1),
-        ca: None,
     }));
     options
 }

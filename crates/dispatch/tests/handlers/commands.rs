@@ -1,12 +1,13 @@
 //! Tests of the command handler.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use sluicegate_config::ByteSize;
 use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::{CommandHandler, CommandOptions};
-use sluicegate_http::upstream::Secret;
 use sluicegate_testkit::eventually_is_async;
 
 use crate::support::{PERMANENT, TRANSIENT, body, done, failed, job};
@@ -17,8 +18,8 @@ fn sh(script: &str) -> CommandOptions {
         program: "sh".to_owned(),
         args: vec!["-c".to_owned(), script.to_owned()],
         dir: None,
-        env: Vec::new(),
-        output_bytes_max: 1 << 20,
+        env: BTreeMap::new(),
+        output_limit: ByteSize(1 << 20),
     }
 }
 
@@ -36,7 +37,7 @@ async fn the_message_comes_in_and_what_is_printed_is_the_result() {
 #[tokio::test]
 async fn a_program_gets_the_variables_of_its_job_and_few_others() {
     let mut options = sh("env | sort; pwd");
-    options.env = vec![("API_KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
+    options.env = [("API_KEY".to_owned(), "k3y-of-ours".into())].into();
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();
     options.dir = Some(folder.clone());
@@ -77,7 +78,7 @@ async fn the_exit_code_decides_the_outcome() {
 async fn the_end_of_standard_error_is_shown_without_secrets() {
     let script = "i=0; while [ $i -lt 2000 ]; do echo line $i >&2; i=$((i+1)); done; echo \"key $KEY\" >&2; exit 1";
     let mut options = sh(script);
-    options.env = vec![("KEY".to_owned(), Secret::Text("k3y-of-ours".to_owned()))];
+    options.env = [("KEY".to_owned(), "k3y-of-ours".into())].into();
     let failure = failed(&handler(options), &job("{}")).await;
     assert_eq!(failure.message, "sh failed with exit status: 1: key …");
     let told = failure.response.unwrap();

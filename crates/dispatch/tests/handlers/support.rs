@@ -1,7 +1,6 @@
 //! A fake HTTP server that records its requests, and jobs for handlers.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -10,9 +9,7 @@ use axum::http::{HeaderMap, Method, Response, StatusCode};
 use axum::routing::any;
 use bytes::Bytes;
 use serde_json::Value;
-use sluicegate_dispatch::handler::{
-    FailureKind, HttpHandler, HttpOptions, RequestBody, ResultSource,
-};
+use sluicegate_dispatch::handler::{FailureKind, HttpHandler, HttpOptions};
 use sluicegate_dispatch::{Handler, HandlerResult, Job, JobFailure, JobSuccess};
 use sluicegate_queue::{JobId, Message, WallClock};
 use sluicegate_template::{Root, Text, Tree};
@@ -115,22 +112,7 @@ pub(crate) fn response(
 
 /// Returns options for a plain call of this URL.
 pub(crate) fn options(url: &str) -> HttpOptions {
-    HttpOptions {
-        method: Method::POST,
-        url: text(url),
-        headers: Vec::new(),
-        content: RequestBody::Message,
-        credentials: None,
-        idempotency_header: Some("idempotency-key".parse().unwrap()),
-        success: vec![200..=299],
-        condition: None,
-        retry: Vec::new(),
-        result: ResultSource::Whole,
-        response_bytes_max: 10 << 20,
-        connect_timeout: Duration::from_secs(5),
-        http2_only: false,
-        ca: None,
-    }
+    HttpOptions::to(text(url))
 }
 
 pub(crate) fn handler(options: HttpOptions) -> HttpHandler {

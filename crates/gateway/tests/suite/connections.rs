@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
-use sluicegate_gateway::options::Route;
+use sluicegate_config::{ByteSize, ListenerTls, RouteOptions};
+use sluicegate_core::Span;
 use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_http::tls::Tls;
 use sluicegate_testkit::eventually_is_async;
 use sluicegate_testkit::proxy::FaultProxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,7 +40,7 @@ impl SecureUpstream {
         let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
         std::fs::write(&certificate, made.cert.pem()).expect("written");
         std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-        let files = TlsFiles { certificate, key, client_ca: None };
+        let files = ListenerTls { cert: certificate, key, client_ca: None };
         let tls = Some(Arc::new(Tls::load(files).expect("TLS")));
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = socket.local_addr().expect("an address").port();
@@ -57,9 +58,9 @@ impl SecureUpstream {
         format!("https://localhost:{}", self.proxy.port)
     }
 
-    fn route(&self, limit: &str, wait: Duration) -> Route {
+    fn route(&self, limit: &str, wait: Duration) -> RouteOptions {
         let ca = Some(Path::join(self.folder.path(), "cert.pem"));
-        Route { ca, ..limited(self.address(), limit, wait) }
+        RouteOptions { ca, ..limited(self.address(), limit, wait) }
     }
 
     fn seen(&self) -> usize {
@@ -111,7 +112,7 @@ async fn no_turn_is_taken_before_the_handshake_with_the_upstream_is_done() {
 async fn requests_to_an_upstream_without_an_answer_do_not_queue_up() {
     let upstream = SecureUpstream::start().await;
     let mut to = upstream.route("1/s", Duration::from_secs(60));
-    to.timeouts.connect = Duration::from_millis(200);
+    to.connect_timeout = Span::from_millis(200);
     let proxy = Proxy::start(to).await;
     upstream.proxy.hold_new_connections();
     let answers = futures_util::future::join_all((0..500).map(|_| proxy.get("/"))).await;
@@ -277,7 +278,7 @@ async fn a_slow_body_holds_no_connection_to_the_upstream() {
 async fn a_body_that_stops_in_the_middle_is_refused_without_a_turn() {
     let upstream = Upstream::start().await;
     let mut to = limited(upstream.address, "1/h", Duration::ZERO);
-    to.timeouts.idle = Duration::from_millis(200);
+    to.idle_timeout = Span::from_millis(200);
     let proxy = Proxy::start(to).await;
     let mut stuck = client(&proxy, &head("POST", "content-length: 10\r\n")).await;
     let answer = read_until(&mut stuck, "REQUEST_TIMEOUT").await;
@@ -314,7 +315,7 @@ async fn without_a_buffer_all_bodies_are_forwarded_while_they_arrive() {
         let _ = stream.read_to_end(&mut Vec::new()).await;
     })
     .await;
-    let proxy = Proxy::start(Route { body_buffer: 0, ..route(upstream) }).await;
+    let proxy = Proxy::start(RouteOptions { body_buffer: ByteSize(0), ..route(upstream) }).await;
     for more in ["content-length: 10\r\n", "transfer-encoding: chunked\r\n"] {
         let mut stream = client(&proxy, &head("POST", more)).await;
         assert!(read_until(&mut stream, "\r\n\r\nok").await.starts_with("HTTP/1.1 200"), "{more}");

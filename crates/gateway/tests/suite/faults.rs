@@ -43,13 +43,13 @@ async fn an_upstream_that_closes_early_or_sends_garbage_is_broken() {
 async fn an_upstream_that_does_not_answer_times_out() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
-    to.timeouts.first_byte = SHORT;
+    to.timeout = SHORT.into();
     let proxy = Proxy::start(to).await;
     let answer = proxy.get("/held").await;
     assert_eq!((answer.status, answer.code().as_str()), (504, "UPSTREAM_TIMEOUT"));
 
     let mut to = route(upstream.address);
-    to.timeouts.total = Some(SHORT);
+    to.deadline = Some(SHORT.into());
     let proxy = Proxy::start(to).await;
     assert_eq!(proxy.get("/held").await.code(), "UPSTREAM_TIMEOUT");
 }
@@ -62,7 +62,7 @@ async fn a_response_that_stalls_is_aborted() {
     })
     .await;
     let mut to = route(upstream);
-    to.timeouts.idle = SHORT;
+    to.idle_timeout = SHORT.into();
     let proxy = Proxy::start(to).await;
     let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-internal-token: {TOKEN}\r\n\r\n");
     let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");

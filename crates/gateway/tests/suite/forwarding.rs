@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_gateway::options::{Auth, Credentials, Login, PathPattern, Secret};
+use sluicegate_config::{ByteSize, Credentials, GatewayOptions, Login, PathPattern, SecretSource};
+use sluicegate_core::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -68,15 +69,9 @@ async fn a_token_is_required_and_never_sent_to_the_upstream() {
 async fn a_leaked_token_is_replaced_without_a_restart() {
     let upstream = Upstream::start().await;
     let proxy = Proxy::start(route(upstream.address)).await;
-    let change = |known: &[(&'static str, &str)]| {
-        let auth = Auth {
-            header: "x-internal-token".parse().expect("a name"),
-            tokens: Arc::new(tokens(known)),
-        };
-        let changed = sluicegate_gateway::Options {
-            auth: Some(auth),
-            ..options(vec![route(upstream.address)])
-        };
+    let change = |known: &[&str]| {
+        let changed =
+            GatewayOptions { auth: tokens(known), ..options(vec![route(upstream.address)]) };
         proxy.gateway.apply(proxy.gateway.prepare(&changed).expect("sound"));
     };
     let new = || {
@@ -84,9 +79,9 @@ async fn a_leaked_token_is_replaced_without_a_restart() {
         axum::http::Request::builder().uri(uri).header("x-internal-token", "the-new-token-of-them")
     };
     assert_eq!((proxy.get("/").await.status, proxy.send(new(), "").await.status), (200, 401));
-    change(&[("scheduler", TOKEN), ("scheduler", "the-new-token-of-them")]);
+    change(&[TOKEN, "the-new-token-of-them"]);
     assert_eq!((proxy.get("/").await.status, proxy.send(new(), "").await.status), (200, 200));
-    change(&[("scheduler", "the-new-token-of-them")]);
+    change(&["the-new-token-of-them"]);
     assert_eq!((proxy.get("/").await.status, proxy.send(new(), "").await.status), (401, 200));
 }
 
@@ -95,7 +90,7 @@ async fn credentials_replace_those_of_the_caller() {
     let upstream = Upstream::start().await;
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "from a file\n").expect("written");
-    let text = |text: &str| Secret::Text(text.to_owned());
+    let text = SecretSource::from;
     for (credentials, header, expected) in [
         (
             Credentials::Basic { user: text("ann"), password: text("pass") },
@@ -106,7 +101,7 @@ async fn credentials_replace_those_of_the_caller() {
         (
             Credentials::Headers(vec![(
                 "x-api-key".parse().expect("a name"),
-                Secret::File(file.path().to_owned()),
+                SecretSource::File(file.path().to_owned()),
             )]),
             "x-api-key",
             "from a file",
@@ -127,11 +122,11 @@ async fn credentials_replace_those_of_the_caller() {
 fn login_at(address: SocketAddr) -> Credentials {
     Credentials::Login(Box::new(Login {
         url: format!("http://{address}/login").parse().expect("an address"),
-        body: Secret::Text(r#"{"user":"ann","password":"pass"}"#.to_owned()),
+        body: r#"{"user":"ann","password":"pass"}"#.into(),
         content_type: "application/json".to_owned(),
         token: "/data/token".to_owned(),
-        expires_in: Some("/expires_in".to_owned()),
-        ttl: Duration::from_secs(60),
+        expires_in: "/expires_in".to_owned(),
+        ttl: Span::from_secs(60),
         header: "authorization".parse().expect("a name"),
         scheme: "Bearer".to_owned(),
     }))
@@ -215,7 +210,7 @@ async fn a_login_is_cached_if_its_lifetime_is_a_text_or_has_decimals() {
         .await;
         let Credentials::Login(mut credentials) = login_at(login) else { panic!("a login") };
         // If the lifetime could not be read, each request would log in.
-        credentials.ttl = Duration::ZERO;
+        credentials.ttl = Span::ZERO;
         let mut to = route(upstream.address);
         to.credentials = Some(Credentials::Login(credentials));
         let proxy = Proxy::start(to).await;
@@ -231,7 +226,7 @@ async fn requests_that_a_route_does_not_allow_are_rejected_without_a_charge() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
     to.methods = vec![axum::http::Method::POST];
-    to.body_limit = 10;
+    to.body_limit = ByteSize(10);
     let proxy = Proxy::start(to).await;
     let get = proxy.get("/").await;
     assert_eq!((get.status, get.code().as_str()), (405, "METHOD_NOT_ALLOWED"));

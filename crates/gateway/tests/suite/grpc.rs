@@ -56,7 +56,7 @@ async fn a_grpc_caller_gets_a_grpc_status_for_every_rejection() {
 
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
-    to.timeouts.first_byte = Duration::from_millis(200);
+    to.timeout = Duration::from_millis(200).into();
     let proxy = Proxy::start(to).await;
     assert_eq!(call(&proxy, "/held", TOKEN).await.code(), tonic::Code::DeadlineExceeded);
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::Method;
-use sluicegate_gateway::options::{Route, Timeouts};
+use sluicegate_config::{ByteSize, GatewayOptions, RouteOptions};
 use sluicegate_testkit::eventually_is_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,8 +21,8 @@ fn raw(line: &str, more: &str) -> Vec<u8> {
 }
 
 /// Returns two routes: one reads small bodies before it forwards them, one streams all bodies.
-fn buffered_and_streamed(upstream: SocketAddr) -> [Route; 2] {
-    [route(upstream), Route { body_buffer: 0, ..route(upstream) }]
+fn buffered_and_streamed(upstream: SocketAddr) -> [RouteOptions; 2] {
+    [route(upstream), RouteOptions { body_buffer: ByteSize(0), ..route(upstream) }]
 }
 
 /// Reads until the connection ends.
@@ -199,8 +199,8 @@ async fn a_caller_that_disconnects_before_its_response_is_logged_as_499() {
 async fn a_request_body_that_goes_silent_has_its_own_timeout() {
     let upstream = Upstream::start().await;
     for mut to in buffered_and_streamed(upstream.address) {
-        let timeouts = to.timeouts;
-        to.timeouts.idle = SHORT;
+        let idle_timeout = to.idle_timeout;
+        to.idle_timeout = SHORT.into();
         let proxy = Proxy::start(to.clone()).await;
         let stream = proxy.connect(&raw("POST /", "content-length: 100\r\n\r\nhalf")).await;
         let answer = read_all(stream).await;
@@ -210,7 +210,7 @@ async fn a_request_body_that_goes_silent_has_its_own_timeout() {
         assert_eq!(proxy.upstream_errors("UPSTREAM_TIMEOUT"), 0.0);
 
         // The same at the deadline, if the caller is waited for.
-        to.timeouts = Timeouts { total: Some(SHORT), ..timeouts };
+        (to.deadline, to.idle_timeout) = (Some(SHORT.into()), idle_timeout);
         let proxy = Proxy::start(to).await;
         let stream = proxy.connect(&raw("POST /", "content-length: 100\r\n\r\nhalf")).await;
         let answer = read_all(stream).await;
@@ -221,8 +221,8 @@ async fn a_request_body_that_goes_silent_has_its_own_timeout() {
 #[tokio::test]
 async fn a_slow_upload_does_not_use_the_time_of_the_upstream() {
     let upstream = Upstream::start().await;
-    let mut to = Route { body_buffer: 0, ..route(upstream.address) };
-    to.timeouts.first_byte = SHORT * 5;
+    let mut to = RouteOptions { body_buffer: ByteSize(0), ..route(upstream.address) };
+    to.timeout = (SHORT * 5).into();
     let proxy = Proxy::start(to).await;
     let head = raw("POST /", "connection: close\r\ncontent-length: 10\r\n\r\n");
     let mut stream = proxy.connect(&head).await;
@@ -254,8 +254,8 @@ async fn a_silent_caller_may_listen_to_a_response_that_has_begun() {
         let _ = stream.write_all(b"4\r\nlast\r\n0\r\n\r\n").await;
     })
     .await;
-    let mut to = Route { body_buffer: 0, ..route(upstream) };
-    to.timeouts.idle = SHORT * 10;
+    let mut to = RouteOptions { body_buffer: ByteSize(0), ..route(upstream) };
+    to.idle_timeout = (SHORT * 10).into();
     let proxy = Proxy::start(to).await;
     let mut stream =
         proxy.connect(&raw("POST /", "transfer-encoding: chunked\r\n\r\n1\r\na\r\n")).await;
@@ -359,8 +359,7 @@ async fn clients_can_not_forge_their_address() {
     }
 
     // Behind one trusted proxy, which appended the address of the client.
-    let behind =
-        sluicegate_gateway::Options { trusted_hops: 1, ..options(vec![route(upstream.address)]) };
+    let behind = GatewayOptions { trusted_hops: 1, ..options(vec![route(upstream.address)]) };
     let proxy = Proxy::with(behind, Vec::new()).await;
     let request = proxy
         .request("GET", "/")

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use sluicegate_config::{CALLER, LearnOptions, ROUTE, Route};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
-use sluicegate_gateway::options::{CALLER, LearnOptions, ROUTE, Route};
 use sluicegate_testkit::eventually_is_async;
 
 use crate::support::{Proxy, Upstream, limited, options, route, soon};
@@ -116,7 +116,7 @@ async fn a_request_without_a_required_header_can_not_bypass_the_limits_by_it() {
     let upstream = Upstream::start().await;
     let tenant = || Rule::new("TENANT", ["1/h".parse().expect("a limit")]).per(&["tenantId"]);
     let mut required = options(vec![route(upstream.address)]);
-    required.dimensions[0].required = true;
+    required.dimensions.values_mut().for_each(|dimension| dimension.required = true);
     let proxy = Proxy::with(required, vec![Group::new("tenant", [tenant()])]).await;
     let ask = |value: Option<&'static [u8]>| {
         let request = proxy.request("GET", "/");

@@ -14,16 +14,16 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use sluicegate_config::{
+    Auth, ByteSize, GatewayOptions, HeaderDimension, Listener, PathPattern, ROUTE, RouteOptions,
+    TokenHash, UpstreamUrl, WaitOptions,
+};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
-use sluicegate_core::{Group, Limiter, Rule, Ruleset};
-use sluicegate_gateway::options::{
-    Auth, DimensionSource, Options, Order, PathPattern, ROUTE, Route, Timeouts, Wait, route_key,
-};
+use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_gateway::{Gateway, Metrics};
 use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::Readiness;
-use sluicegate_http::tokens::{Tokens, hash};
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use sluicegate_store::memory::Capacity;
@@ -159,29 +159,29 @@ pub(crate) async fn odd_upstream<F: Future<Output = ()> + Send>(
 }
 
 /// Returns a route to an upstream that accepts every request and has no limits.
-pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
+pub(crate) fn route(upstream: impl std::fmt::Display) -> RouteOptions {
     let upstream = upstream.to_string();
     let upstream = if upstream.contains("://") { upstream } else { format!("http://{upstream}") };
     let after = upstream.split_once("://").map_or("", |(_, rest)| rest);
-    Route {
+    RouteOptions {
         name: "all".to_owned(),
         path: PathPattern::Prefix("/".to_owned()),
         methods: Vec::new(),
-        replaces_path: after.contains('/'),
-        upstream: upstream.parse().expect("an address"),
-        http2_only: false,
+        upstream: UpstreamUrl {
+            has_path: after.contains('/'),
+            uri: upstream.parse().expect("an address"),
+        },
+        http2: false,
         ca: None,
         credentials: None,
         limits: Vec::new(),
-        wait: Wait { max: Duration::ZERO, depth: 100, order: Order::Fifo },
-        timeouts: Timeouts {
-            connect: Duration::from_secs(5),
-            first_byte: Duration::from_secs(20),
-            idle: Duration::from_secs(20),
-            total: None,
-        },
-        body_limit: 1 << 20,
-        body_buffer: 64 << 10,
+        wait: WaitOptions { max: Span::ZERO, depth: 100, burst: None, fair: None },
+        connect_timeout: Span::from_secs(5),
+        timeout: Span::from_secs(20),
+        idle_timeout: Span::from_secs(20),
+        deadline: None,
+        body_limit: ByteSize(1 << 20),
+        body_buffer: ByteSize(64 << 10),
         retries: 0,
         count_if_ok: false,
         upgrades: false,
@@ -191,34 +191,40 @@ pub(crate) fn route(upstream: impl std::fmt::Display) -> Route {
 }
 
 /// Returns the same route with a limit.
-pub(crate) fn limited(upstream: impl std::fmt::Display, limit: &str, wait: Duration) -> Route {
-    Route {
-        limits: vec![limit.parse().expect("a limit")],
-        wait: Wait { max: wait, depth: 100, order: Order::Fifo },
-        ..route(upstream)
-    }
+pub(crate) fn limited(
+    upstream: impl std::fmt::Display,
+    limit: &str,
+    wait: Duration,
+) -> RouteOptions {
+    let mut route = route(upstream);
+    route.limits = vec![limit.parse().expect("a limit")];
+    route.wait.max = wait.into();
+    route
 }
 
-pub(crate) fn options(routes: Vec<Route>) -> Options {
-    Options {
+pub(crate) fn options(routes: Vec<RouteOptions>) -> GatewayOptions {
+    let header = |name: &str| name.parse().expect("a name");
+    let tenant = HeaderDimension { header: header("x-tenant-id"), required: false };
+    GatewayOptions {
         name: "test".to_owned(),
-        auth: Some(Auth {
-            header: "x-internal-token".parse().expect("a name"),
-            tokens: Arc::new(tokens(&[("scheduler", TOKEN)])),
-        }),
-        dimensions: vec![DimensionSource {
-            name: "tenantId".to_owned(),
-            header: "x-tenant-id".parse().expect("a name"),
-            required: false,
-        }],
+        listen: Listener {
+            address: "127.0.0.1:0".parse().expect("an address"),
+            tls: None,
+            insecure: false,
+        },
+        token_header: header("x-internal-token"),
+        auth: tokens(&[TOKEN]),
+        dimensions: [("tenantId".to_owned(), tenant)].into(),
         trusted_hops: 0,
         event: "test_request".to_owned(),
         routes,
     }
 }
 
-pub(crate) fn tokens(tokens: &[(&'static str, &str)]) -> Tokens {
-    Tokens::new(tokens.iter().map(|(name, token)| (*name, hash(token.as_bytes())))).expect("tokens")
+/// Returns the tokens of the only caller.
+pub(crate) fn tokens(tokens: &[&str]) -> Auth {
+    let hashes = tokens.iter().map(|token| TokenHash::of(token)).collect();
+    Auth { tokens: [("scheduler".to_owned(), hashes)].into(), ..Auth::default() }
 }
 
 /// A running gateway.
@@ -254,14 +260,14 @@ impl Answer {
 }
 
 impl Proxy {
-    pub(crate) async fn start(route: Route) -> Self {
+    pub(crate) async fn start(route: RouteOptions) -> Self {
         Self::with(options(vec![route]), Vec::new()).await
     }
 
-    pub(crate) async fn with(options: Options, more: Vec<Group>) -> Self {
+    pub(crate) async fn with(options: GatewayOptions, more: Vec<Group>) -> Self {
         let mut groups = more;
         for route in options.routes.iter().filter(|r| !r.limits.is_empty() || r.learn.is_some()) {
-            let key = route_key(&options.name, &route.name);
+            let key = options.route_key(route);
             let rule = match route.limits.as_slice() {
                 [] => Rule::unlimited(key.clone()),
                 limits => Rule::new(key.clone(), limits.to_vec()),
@@ -273,7 +279,7 @@ impl Proxy {
         let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()));
         let metrics = Registry::default();
-        let gateway = Gateway::new(&options, service, Metrics::new(&metrics), false);
+        let gateway = Gateway::new(&options, service, Metrics::new(&metrics));
         let gateway = gateway.expect("a gateway");
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = socket.local_addr().expect("an address");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use sluicegate_config::ListenerTls;
 use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::tls::{Tls, TlsFiles};
+use sluicegate_http::tls::Tls;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,7 @@ use crate::support::{Proxy, TOKEN, Upstream, route, soon};
 async fn http2_is_spoken_on_both_sides() {
     let upstream = Upstream::start().await;
     let mut to = route(upstream.address);
-    to.http2_only = true;
+    to.http2 = true;
     let proxy = Proxy::start(to).await;
     let stream = TcpStream::connect(proxy.address).await.expect("a connection");
     let (mut sender, connection) =
@@ -48,8 +49,8 @@ async fn an_upstream_with_a_certificate_is_checked() {
     let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).expect("written");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-    let tls = Tls::load(TlsFiles { certificate: certificate.clone(), key, client_ca: None })
-        .expect("TLS");
+    let tls =
+        Tls::load(ListenerTls { cert: certificate.clone(), key, client_ca: None }).expect("TLS");
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = socket.local_addr().expect("an address").port();
     let app = axum::Router::new().fallback(|request: axum::extract::Request| async move {

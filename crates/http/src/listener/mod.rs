@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use sluicegate_config::ServerOptions;
 use tokio::net::TcpListener;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::sleep;
@@ -92,24 +93,30 @@ pub struct Peer(
     pub SocketAddr,
 );
 
-impl Default for Options {
-    fn default() -> Self {
+impl From<&ServerOptions> for Options {
+    fn from(server: &ServerOptions) -> Self {
         Self {
-            connections_max: 10_000,
-            header_timeout: Duration::from_secs(10),
+            connections_max: server.connections_max,
+            header_timeout: server.header_timeout.into(),
             body_timeout: Some(Duration::from_secs(30)),
             // Longer than the 60 s of common load balancers: the side that sends requests must
             // close first, or a request can cross the closing and be lost.
             idle_timeout: Duration::from_secs(75),
             header_bytes_max: 32 * 1024,
             streams_max: 256,
-            shutdown_grace: Duration::from_secs(30),
+            shutdown_grace: server.shutdown_grace.into(),
             combine_writes: false,
             expose_peer: false,
             mark_ambiguous_length: false,
             parse_error_bodies: &[],
             answers_while_draining: false,
         }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::from(&ServerOptions::default())
     }
 }
 

@@ -3,70 +3,25 @@
 //! A login token is cached for nine tenths of its lifetime, or until the upstream refuses it.
 //! Concurrent requests share one login.
 
-use std::fmt;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::{BodyExt, Limited};
+use sluicegate_config::{Credentials, Login, SecretSource};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use tokio::sync::Mutex;
 use tracing::warn;
 
 use super::client::Upstream;
-use super::secret::{Secret, SecretError, Secrets};
+use super::secret::{SecretError, Secrets, read_secret};
 
 /// Maximum size of a login response.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 const LOGIN_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// Credentials for an upstream. Their values are never printed.
-#[derive(Clone)]
-pub enum Credentials {
-    /// `Authorization: Basic`.
-    Basic {
-        /// The user name.
-        user: Secret,
-        /// The password.
-        password: Secret,
-    },
-    /// `Authorization: Bearer`.
-    Bearer(Secret),
-    /// Custom header fields.
-    Headers(Vec<(HeaderName, Secret)>),
-    /// A token from a login request, cached and renewed.
-    Login(Box<Login>),
-}
-
-/// A login request and the place of the token in its response.
-#[derive(Clone)]
-pub struct Login {
-    /// URL of the POST request.
-    pub url: Uri,
-    /// Body of the request.
-    pub body: Secret,
-    /// Media type of the body.
-    pub content_type: String,
-    /// JSON pointer to the token in the response.
-    pub token: String,
-    /// JSON pointer to the lifetime in seconds.
-    pub expires_in: Option<String>,
-    /// Lifetime of the token if the response does not contain one.
-    pub ttl: Duration,
-    /// The header field for the token.
-    pub header: HeaderName,
-    /// Prefix of the token, such as `Bearer`; may be empty.
-    pub scheme: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials(…)")
-    }
-}
 
 /// Adds credentials to requests.
 pub struct Signer {
@@ -108,16 +63,16 @@ impl Signer {
     /// Reads the credentials, from their files if needed.
     pub fn new(credentials: Option<&Credentials>) -> Result<Self, CredentialsError> {
         let mut secrets = Secrets::default();
-        let mut read = |secret: &Secret| -> Result<String, CredentialsError> {
-            let text = secret.read()?;
+        let mut read = |secret: &SecretSource| -> Result<String, CredentialsError> {
+            let text = read_secret(secret)?;
             secrets.add(&text);
             Ok(text)
         };
         let kind = match credentials {
             None => SignerKind::Nothing,
             Some(Credentials::Basic { user, password }) => {
-                let pair = format!("{}:{}", user.read()?, read(password)?);
-                let encoded = read(&Secret::Text(BASE64_STANDARD.encode(pair)))?;
+                let pair = format!("{}:{}", read_secret(user)?, read(password)?);
+                let encoded = read(&BASE64_STANDARD.encode(pair).as_str().into())?;
                 SignerKind::Fixed(vec![(AUTHORIZATION, sensitive(&format!("Basic {encoded}"))?)])
             }
             Some(Credentials::Bearer(token)) => {
@@ -125,7 +80,7 @@ impl Signer {
                 SignerKind::Fixed(vec![(AUTHORIZATION, sensitive(&value)?)])
             }
             Some(Credentials::Headers(fields)) => {
-                let mut field = |(name, value): &(HeaderName, Secret)| {
+                let mut field = |(name, value): &(HeaderName, SecretSource)| {
                     Ok((name.clone(), sensitive(&read(value)?)?))
                 };
                 SignerKind::Fixed(
@@ -262,14 +217,14 @@ async fn log_in(
         scheme => format!("{scheme} {token}"),
     };
     let value = sensitive(&text).map_err(|_| failed("the token contains invalid characters"))?;
-    let said = login.expires_in.as_deref().and_then(|place| answer.pointer(place));
+    let said = answer.pointer(&login.expires_in);
     let life = said.and_then(lifetime).unwrap_or_else(|| {
         if said.is_some_and(|said| !said.is_null()) {
             let (url, ttl) = (&login.url, login.ttl);
             // Without the value: a wrong pointer may lead to the token.
             warn!(%url, ?ttl, "expires_in of the login is not a number of seconds: using ttl");
         }
-        Span::from(login.ttl)
+        login.ttl
     });
     let renew_at = now + Span::from_micros(life.as_micros() / 10 * 9);
     Ok(Token { value, renew_at })

@@ -10,6 +10,6 @@ mod secret;
 pub use client::{CaError, ClientOptions, ConnectionPool, SendError, Upstream, is_address};
 pub use connection::{ExchangeError, ReadyConnection};
 pub use connector::ConnectError;
-pub use credentials::{Credentials, CredentialsError, Login, LoginError, Signer};
+pub use credentials::{CredentialsError, LoginError, Signer};
 pub use pool::ExpectedRequest;
-pub use secret::{Secret, SecretError, Secrets};
+pub use secret::{SecretError, Secrets, read_secret};

@@ -1,35 +1,26 @@
-//! [`Secret`]: a text that is never printed. [`Secrets`] removes such texts from messages of
-//! others.
+//! Reads secrets from their files, and removes secrets from messages of others: [`Secrets`].
 
 use std::fmt;
 use std::path::PathBuf;
 
+use sluicegate_config::SecretSource;
+
 /// Minimum length of a secret that is removed; shorter ones may be ordinary words.
 const CONCEALED_FROM: usize = 8;
 
-/// A secret text, or the file that contains it.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
-    /// The text.
-    Text(String),
-    /// Path of the file; it is read at the start and at each reload.
-    File(PathBuf),
-}
-
-impl Secret {
-    /// Returns the text. Line breaks at the end of a file are not part of it.
-    pub fn read(&self) -> Result<String, SecretError> {
-        let path = match self {
-            Self::Text(text) => return Ok(text.clone()),
-            Self::File(path) => path,
-        };
-        match std::fs::read_to_string(path) {
-            Ok(text) => match text.trim_end_matches(['\r', '\n']) {
-                "" => Err(SecretError::Empty { path: path.clone() }),
-                secret => Ok(secret.to_owned()),
-            },
-            Err(source) => Err(SecretError::Unreadable { path: path.clone(), source }),
-        }
+/// Returns a secret, from its file if it has one. Line breaks at the end of a file are not part of
+/// it.
+pub fn read_secret(source: &SecretSource) -> Result<String, SecretError> {
+    let path = match source {
+        SecretSource::Value(secret) => return Ok(secret.expose().to_owned()),
+        SecretSource::File(path) => path,
+    };
+    match std::fs::read_to_string(path) {
+        Ok(text) => match text.trim_end_matches(['\r', '\n']) {
+            "" => Err(SecretError::Empty { path: path.clone() }),
+            secret => Ok(secret.to_owned()),
+        },
+        Err(source) => Err(SecretError::Unreadable { path: path.clone(), source }),
     }
 }
 
@@ -50,12 +41,6 @@ pub enum SecretError {
         /// The file.
         path: PathBuf,
     },
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
 }
 
 /// Secrets that were sent to others, who may repeat them.
@@ -96,7 +81,7 @@ mod tests {
             [("s3cret\r\n\n", Some("s3cret")), (" a\nb ", Some(" a\nb ")), ("\n", None), ("", None)]
         {
             std::fs::write(&path, content).expect("a file");
-            let read = Secret::File(path.clone()).read();
+            let read = read_secret(&SecretSource::File(path.clone()));
             match expected {
                 Some(expected) => assert_eq!(read.expect("a secret"), expected),
                 None => assert!(
@@ -116,9 +101,6 @@ mod tests {
         }
         let text = "key x12345678y, 12345678 and 1234567".to_owned();
         assert_eq!(secrets.conceal(text), "key …, … and 1234567");
-        assert_eq!(
-            format!("{secrets:?} {:?}", Secret::Text("abc".to_owned())),
-            "Secrets(…) Secret(…)"
-        );
+        assert_eq!(format!("{secrets:?}"), "Secrets(…)");
     }
 }

@@ -3,6 +3,7 @@
 //! An option that can never have an effect is an error. Options that contradict each other, and
 //! often come from different variables, are warnings.
 
+use http::{Method, Uri};
 use sluicegate_core::{Limit, Span};
 
 use super::super::item::Item;
@@ -10,16 +11,17 @@ use super::super::limits::option;
 use super::super::warnings::warn_of_zero_shares;
 use super::Context;
 use super::route::{FurtherLimit, Owner, located};
-use crate::config::{Credentials, OutagePolicy, Route};
+use crate::config::{Credentials, OutagePolicy, PathPattern, RouteOptions};
 use crate::report::Report;
 
 /// Methods that the gateway repeats if they get no response.
-const RETRIED: [&str; 5] = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"];
+const RETRIED: [Method; 5] =
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE];
 
 /// A route, and the node that it was read from.
 pub(super) struct ReadRoute<'r, 'n> {
     pub(super) item: &'r Item<'n>,
-    pub(super) route: &'r Route,
+    pub(super) route: &'r RouteOptions,
     pub(super) outage: Option<OutagePolicy>,
     pub(super) further: &'r [FurtherLimit<'n>],
 }
@@ -67,7 +69,7 @@ impl<'n> ReadRoute<'_, 'n> {
     /// Reports retries of a route whose methods are never repeated.
     fn retries(&self, report: &mut Report) {
         let methods = &self.route.methods;
-        let never = !methods.is_empty() && methods.iter().all(|m| !RETRIED.contains(&m.as_str()));
+        let never = !methods.is_empty() && methods.iter().all(|method| !RETRIED.contains(method));
         if let Some(retries) = self.option("retries").filter(|_| never && self.route.retries > 0) {
             let message = "the methods of the route are never repeated, because the upstream \
                            might do the work twice";
@@ -78,13 +80,13 @@ impl<'n> ReadRoute<'_, 'n> {
     /// Warns about certificate authorities for an upstream without TLS.
     fn ca(&self, report: &mut Report) {
         let login = match &self.route.credentials {
-            Some(Credentials::Login(login)) => login.url.text.as_str(),
-            _ => "",
+            Some(Credentials::Login(login)) => Some(&login.url),
+            _ => None,
         };
-        let encrypted = |url: &str| url.starts_with("https:");
+        let encrypted = |url: &Uri| url.scheme_str() == Some("https");
         if let Some(ca) = self.option("ca").filter(|_| self.route.ca.is_some())
-            && !encrypted(&self.route.upstream.text)
-            && !encrypted(login)
+            && !encrypted(&self.route.upstream.uri)
+            && !login.is_some_and(encrypted)
         {
             let message = "has no effect: the URL of the upstream begins with http://";
             ca.warn(report, message, "write https:// in upstream, or remove ca");
@@ -157,7 +159,7 @@ impl<'n> ReadRoute<'_, 'n> {
 }
 
 /// Reports routes that no request reaches, because an earlier route matches all their paths.
-pub(super) fn unreachable(routes: &[(Route, Item<'_>)], report: &mut Report) {
+pub(super) fn unreachable(routes: &[(RouteOptions, Item<'_>)], report: &mut Report) {
     for (number, (route, item)) in routes.iter().enumerate() {
         let mut earlier = routes[..number].iter();
         let Some((first, first_item)) = earlier.find(|(first, _)| covers(&first.path, &route.path))
@@ -183,9 +185,10 @@ pub(super) fn unreachable(routes: &[(Route, Item<'_>)], report: &mut Report) {
 }
 
 /// Returns true if one path matches everything that another matches.
-fn covers(path: &str, other: &str) -> bool {
-    match path.strip_suffix('*') {
-        Some(prefix) => other.starts_with(prefix),
-        None => path == other,
+fn covers(path: &PathPattern, other: &PathPattern) -> bool {
+    let (PathPattern::Exact(text) | PathPattern::Prefix(text)) = other;
+    match path {
+        PathPattern::Prefix(prefix) => text.starts_with(prefix),
+        PathPattern::Exact(_) => path == other,
     }
 }

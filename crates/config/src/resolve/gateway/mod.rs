@@ -7,13 +7,14 @@ mod wait;
 
 use std::collections::HashSet;
 
+use http::HeaderName;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Span};
 
 use super::item::{Fields, Item};
 use super::upstream::header;
 use super::{auth, listen, scalar};
-use crate::config::{Gateway, Listeners, Route, StoreOptions};
+use crate::config::{Auth, GatewayOptions, Listeners, RouteOptions, StoreOptions};
 use crate::report::Report;
 pub(super) use provided::NamedDimensions;
 use provided::ProvidedDimensions;
@@ -39,10 +40,10 @@ pub(super) fn gateways(
     item: &Item<'_>,
     context: &Context<'_>,
     report: &mut Report,
-) -> (Vec<Gateway>, Vec<Group>) {
+) -> (Vec<GatewayOptions>, Vec<Group>) {
     let form = "write a list of gateways, each with name, listen and routes";
     let items = item.list(report, form).unwrap_or_default();
-    let mut gateways: Vec<Gateway> = Vec::new();
+    let mut gateways: Vec<GatewayOptions> = Vec::new();
     let mut groups = Vec::new();
     for item in items {
         let Some((gateway, of_routes)) = gateway(item.clone(), context, report) else { continue };
@@ -68,12 +69,11 @@ fn gateway(
     item: Item<'_>,
     context: &Context<'_>,
     report: &mut Report,
-) -> Option<(Gateway, Vec<Group>)> {
+) -> Option<(GatewayOptions, Vec<Group>)> {
     let fields = Fields::open(item, &KNOWN, report)?;
     let name = fields.require("name", "write a name, such as name: vendor", report);
     let name = name.and_then(|item| name_of(&item, report)).unwrap_or_default();
-    let (token_header, auth) =
-        fields.get("auth").map(|item| tokens(item, report)).unwrap_or_default();
+    let (token_header, auth) = tokens(fields.get("auth"), report);
     let remedy = "write the address to listen on, such as listen: 127.0.0.1:3001";
     let listen = fields.require("listen", remedy, report);
     let listen = listen.and_then(|item| {
@@ -89,7 +89,7 @@ fn gateway(
     let remedy = "write a list of routes, each with path and upstream";
     let routes = fields.require("routes", remedy, report);
     let items = routes.and_then(|item| item.list(report, remedy)).unwrap_or_default();
-    let mut routes: Vec<(Route, Item<'_>)> = Vec::new();
+    let mut routes: Vec<(RouteOptions, Item<'_>)> = Vec::new();
     let mut groups = Vec::new();
     let mut names = HashSet::new();
     for item in items {
@@ -102,7 +102,7 @@ fn gateway(
         groups.extend(of_route);
     }
     checks::unreachable(&routes, report);
-    let gateway = Gateway {
+    let gateway = GatewayOptions {
         name,
         listen: listen?,
         token_header,
@@ -125,11 +125,10 @@ pub(super) fn name_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
     Some(name)
 }
 
-fn tokens(item: Item<'_>, report: &mut Report) -> (String, crate::config::Auth) {
-    let default = "x-internal-token".to_owned();
-    let Some(fields) = Fields::open(item, &["header", "tokens"], report) else {
-        return (default, crate::config::Auth::default());
-    };
+fn tokens(item: Option<Item<'_>>, report: &mut Report) -> (HeaderName, Auth) {
+    let default = HeaderName::from_static("x-internal-token");
+    let fields = item.and_then(|item| Fields::open(item, &["header", "tokens"], report));
+    let Some(fields) = fields else { return (default, Auth::default()) };
     let header = fields.read("header", default, report, header);
     (header, auth::tokens_of(&fields, report))
 }

@@ -7,12 +7,9 @@ use super::super::dimensions;
 use super::super::item::{Fields, Item, nearest};
 use super::super::scalar;
 use super::super::upstream::header;
-use crate::config::{Gateway, HeaderDimension};
+use crate::config::{CALLER, GatewayOptions, HeaderDimension};
 use crate::raw::Value;
 use crate::report::Report;
-
-/// The dimension that is the name of the caller's token.
-const CALLER: &str = "caller";
 
 /// The dimensions of a gateway.
 pub(super) struct ProvidedDimensions {
@@ -93,8 +90,8 @@ pub(in super::super) struct NamedDimensions<'g>(Vec<Vec<&'g str>>);
 
 impl<'g> NamedDimensions<'g> {
     /// Collects the dimensions of each gateway.
-    pub(in super::super) fn of(gateways: &'g [Gateway]) -> Self {
-        let names = |gateway: &'g Gateway| {
+    pub(in super::super) fn of(gateways: &'g [GatewayOptions]) -> Self {
+        let names = |gateway: &'g GatewayOptions| {
             gateway.dimensions.keys().map(String::as_str).chain([CALLER]).collect()
         };
         Self(gateways.iter().map(names).collect())

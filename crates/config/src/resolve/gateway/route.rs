@@ -1,5 +1,6 @@
 //! Reads one route of a gateway, and builds the rules for its limits.
 
+use http::Method;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -10,7 +11,7 @@ use super::super::upstream::{credentials, url};
 use super::super::{rule, scalar};
 use super::provided::ProvidedDimensions;
 use super::{Context, checks, name_of, wait};
-use crate::config::{ByteSize, LearnOptions, Route};
+use crate::config::{ByteSize, LearnOptions, PathPattern, ROUTE, RouteOptions, route_key};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -38,8 +39,6 @@ const KNOWN: [&str; 22] = [
     "graphql",
     "learn",
 ];
-/// Dimension by which the rules of a route match.
-const ROUTE: &str = "@route";
 
 /// The gateway that a route belongs to.
 pub(super) struct Owner<'g> {
@@ -61,7 +60,7 @@ pub(super) fn route(
     item: &Item<'_>,
     owner: &Owner<'_>,
     report: &mut Report,
-) -> Option<(Route, Vec<Group>)> {
+) -> Option<(RouteOptions, Vec<Group>)> {
     let before = report.errors();
     let fields = Fields::open(item.clone(), &KNOWN, report)?;
     let path = fields.require("path", "write a path, such as /graphql or /v1/*", report);
@@ -79,7 +78,7 @@ pub(super) fn route(
     let further = further.map(|item| further_limits(&item, owner.provided, report));
     let further = further.unwrap_or_default();
     let learn = learn(&fields, !limits.is_empty(), report);
-    let key = format!("{}/{name}", owner.name);
+    let key = route_key(owner.name, &name);
     if key.len() > 56 {
         let message = "the names of gateway and route have more than 55 characters in total";
         item.fail(report, message, "write a shorter name");
@@ -128,7 +127,7 @@ pub(super) fn route(
     });
     let graphql = path.ends_with("/graphql");
     let counts = [("2xx", true), ("any", false)];
-    let route = Route {
+    let route = RouteOptions {
         name,
         methods: fields.read("methods", Vec::new(), report, methods),
         upstream: upstream?,
@@ -150,7 +149,10 @@ pub(super) fn route(
         upgrades: fields.read("upgrades", false, report, scalar::boolean),
         graphql: fields.read("graphql", graphql, report, scalar::boolean),
         learn,
-        path,
+        path: match path.strip_suffix('*') {
+            Some(prefix) => PathPattern::Prefix(prefix.to_owned()),
+            None => PathPattern::Exact(path),
+        },
     };
     checks::route(
         &checks::ReadRoute { item, route: &route, outage, further: &further },
@@ -177,12 +179,12 @@ fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
     Some(path)
 }
 
-fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<String>> {
+fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<Method>> {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     let known = known.map(|method| (method, method));
     let items = item.one_or_more();
-    let found = items.iter().filter_map(|item| scalar::word(item, report, &known));
-    Some(found.map(str::to_owned).collect())
+    let found = items.iter().filter_map(|item| scalar::word(item, report, &known)?.parse().ok());
+    Some(found.collect())
 }
 
 /// Reads the limits of a route. Limits on tokens or money are errors: a gateway does not know the

@@ -1,12 +1,15 @@
 //! Reads a `preset` handler, which sends a prompt to a chat model.
 
+use ::http::HeaderName;
 use sluicegate_template::{Root, Text};
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::super::upstream::{secret, url};
 use super::{http, template};
-use crate::config::{ChatProvider, ChatWork};
+use crate::config::{
+    ChatPrompt, ChatProvider, Credentials, HttpOptions, RequestBody, ResultSource,
+};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -31,12 +34,12 @@ const PROVIDERS: [(&str, ChatProvider); 3] = [
     ("gemini", ChatProvider::Gemini),
 ];
 
-/// Reads the options of a preset.
+/// Reads the options of a preset: an HTTP call with the URL, header fields and body of its provider.
 pub(super) fn chat(
     preset: &Item<'_>,
     fields: &Fields<'_>,
     report: &mut Report,
-) -> Option<ChatWork> {
+) -> Option<HttpOptions> {
     let provider = scalar::word(preset, report, &PROVIDERS);
     let model = fields.require("model", "write a model, such as model: gpt-4o-mini", report);
     let model = model.and_then(|item| model_of(&item, report));
@@ -48,6 +51,10 @@ pub(super) fn chat(
         let remedy = "write the key, such as api_key: ${API_KEY:?} or api_key: {file: path}";
         report.error(&fields.location(), "missing api_key", remedy);
     }
+    let idempotency_header = http::idempotency(fields, report);
+    let response_limit = http::response_limit(fields, report);
+    let connect_timeout = http::connect_timeout(fields, report);
+    let ca = fields.read_some("ca", report, scalar::path);
     let tokens = |item: &Item<'_>, report: &mut Report| {
         let number = scalar::whole(item, report, 1..=u64::from(u32::MAX))?;
         u32::try_from(number).ok()
@@ -63,22 +70,34 @@ pub(super) fn chat(
             None
         }
     });
-    Some(ChatWork {
-        api_key,
-        base_url,
+    let prompt = ChatPrompt {
         system: fields.read_some("system", report, text),
         images: fields
             .read_some("images", report, |item, report| template::tree(item, Root::BEFORE, report)),
         max_tokens: fields.read_some("max_tokens", report, tokens),
         options,
-        idempotency_header: http::idempotency(fields, report),
-        response_limit: http::response_limit(fields, report),
-        connect_timeout: http::connect_timeout(fields, report),
-        ca: fields.read_some("ca", report, scalar::path),
-        // Last, so that all mistakes in the other options are reported at once.
         provider: provider?,
         model: model?,
         prompt: prompt?,
+    };
+    let provider = prompt.provider;
+    let base = base_url.map_or(provider.base_url().to_owned(), |url| url.uri.to_string());
+    let url = format!("{}{}", base.trim_end_matches('/'), provider.path(&prompt.model));
+    let name = HeaderName::from_static;
+    let field = |(key, value): &(&'static str, &str)| (name(key), Text::from((*value).to_owned()));
+    Some(HttpOptions {
+        headers: provider.headers().iter().map(field).collect(),
+        credentials: api_key.map(|key| match provider.key_header() {
+            None => Credentials::Bearer(key),
+            Some(header) => Credentials::Headers(vec![(name(header), key)]),
+        }),
+        result: ResultSource::Chat(provider),
+        content: RequestBody::Chat(Box::new(prompt)),
+        idempotency_header,
+        response_limit,
+        connect_timeout,
+        ca,
+        ..HttpOptions::to(Text::from(url))
     })
 }
 

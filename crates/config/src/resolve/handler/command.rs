@@ -7,7 +7,7 @@ use sluicegate_template::Text;
 use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::super::upstream::secret;
-use crate::config::{ByteSize, CommandWork, SecretSource};
+use crate::config::{ByteSize, CommandOptions, SecretSource};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -15,7 +15,7 @@ const KNOWN: [&str; 5] = ["program", "args", "dir", "env", "output_limit"];
 const FORM: &str = "write a list of the program and its arguments, or a map with program and args";
 
 /// Reads the program: a list of it and its arguments, or a map with more options.
-pub(super) fn command(item: &Item<'_>, report: &mut Report) -> Option<CommandWork> {
+pub(super) fn command(item: &Item<'_>, report: &mut Report) -> Option<CommandOptions> {
     let output_limit = ByteSize(10 << 20);
     if !matches!(item.node.value, Value::Map(_)) {
         let words = words(item, report)?;
@@ -24,12 +24,18 @@ pub(super) fn command(item: &Item<'_>, report: &mut Report) -> Option<CommandWor
             return None;
         };
         let (program, args) = (program.clone(), args.to_vec());
-        return Some(CommandWork { program, args, dir: None, env: BTreeMap::new(), output_limit });
+        return Some(CommandOptions {
+            program,
+            args,
+            dir: None,
+            env: BTreeMap::new(),
+            output_limit,
+        });
     }
     let fields = Fields::open(item.clone(), &KNOWN, report)?;
     let program = fields.require("program", "write the program to run, such as ./crawl", report);
     let program = program.and_then(|item| word(&item, report));
-    Some(CommandWork {
+    Some(CommandOptions {
         args: fields.read("args", Vec::new(), report, words),
         dir: fields.read_some("dir", report, scalar::path),
         env: fields.read("env", BTreeMap::new(), report, env),

@@ -1,15 +1,17 @@
 //! Reads an `http` handler, which makes an HTTP call.
 
-use std::collections::BTreeMap;
-
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, Method};
 use sluicegate_core::Span;
 use sluicegate_template::{Root, Text};
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;
-use super::super::upstream::{credentials, header, is_header};
+use super::super::upstream::{credentials, header, header_name};
 use super::template;
-use crate::config::{ByteSize, HttpContent, HttpWork, ResponseCondition, StatusRanges};
+use crate::config::{
+    ByteSize, HttpOptions, RequestBody, ResponseCondition, ResultSource, StatusRanges,
+};
 use crate::report::Report;
 
 const KNOWN: [&str; 14] = [
@@ -43,23 +45,28 @@ const OURS: [&str; 9] = [
 ];
 
 /// Reads the options of an HTTP call.
-pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
+pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpOptions> {
     let fields = Fields::open(item, &KNOWN, report)?;
     let methods = METHODS.map(|method| (method, method));
-    let method = fields.read("method", "POST", report, |i, r| scalar::word(i, r, &methods));
+    let method = fields.read("method", Method::POST, report, |item, report| {
+        scalar::word(item, report, &methods)?.parse().ok()
+    });
     let url = fields.require("url", "write a URL, such as https://api.example/jobs", report);
     let url = url.and_then(|item| address(&item, report));
-    let headers = fields.read("headers", BTreeMap::new(), report, headers);
-    let content = content(&fields, method, &headers, report);
+    let headers = fields.read("headers", Vec::new(), report, headers);
+    let content = content(&fields, &method, &headers, report);
     let idempotency_header = idempotency(&fields, report);
-    if let Some(name) = idempotency_header.as_ref().filter(|name| headers.contains_key(*name)) {
+    if let Some((name, _)) =
+        headers.iter().find(|(name, _)| Some(name) == idempotency_header.as_ref())
+    {
         let message = format!("headers.{name} is also the header field of idempotency_key");
         let remedy = "remove it from headers, or write idempotency_key: false";
         report.error(&fields.location(), message, remedy);
     }
     let (success, condition) = success(&fields, report);
-    Some(HttpWork {
-        method: method.to_owned(),
+    let result = fields.read_some("result", report, template::member);
+    Some(HttpOptions {
+        method,
         headers,
         content,
         credentials: fields.read_some("credentials", report, credentials),
@@ -67,7 +74,7 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpWork> {
         success,
         condition,
         retry: fields.read("retry", Vec::new(), report, statuses),
-        result: fields.read_some("result", report, template::member),
+        result: result.map_or(ResultSource::Whole, ResultSource::Member),
         response_limit: response_limit(&fields, report),
         connect_timeout: connect_timeout(&fields, report),
         http2: fields.read("http2", false, report, scalar::boolean),
@@ -91,8 +98,8 @@ pub(super) fn connect_timeout(fields: &Fields<'_>, report: &mut Report) -> Span 
 }
 
 /// Reads the header field that carries the job id; `false` turns it off.
-pub(super) fn idempotency(fields: &Fields<'_>, report: &mut Report) -> Option<String> {
-    let default = Some("idempotency-key".to_owned());
+pub(super) fn idempotency(fields: &Fields<'_>, report: &mut Report) -> Option<HeaderName> {
+    let default = Some(HeaderName::from_static("idempotency-key"));
     let read = |item: &Item<'_>, report: &mut Report| {
         let form = "write the name of a header field, or false";
         match item.scalar(report, form)?.text() {
@@ -152,22 +159,26 @@ fn address(item: &Item<'_>, report: &mut Report) -> Option<Text> {
     Some(url)
 }
 
-fn headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, Text>> {
+fn headers(item: &Item<'_>, report: &mut Report) -> Option<Vec<(HeaderName, Text)>> {
     let form = "write a map from header fields to values";
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for (key, item) in item.entries(report, form)? {
-        let name = key.text.to_ascii_lowercase();
-        if !is_header(&name) {
-            let remedy = "write a name such as x-request-id";
-            item.fail(report, "not a valid header field name", remedy);
-        } else if OURS.contains(&name.as_str()) || name.starts_with("proxy-") {
-            item.fail(report, "this header field is set by the HTTP client", "remove it");
+        let name = header_name(&key.text);
+        match name.as_ref().map(HeaderName::as_str) {
+            None => {
+                let remedy = "write a name such as x-request-id";
+                item.fail(report, "not a valid header field name", remedy);
+            }
+            Some(name) if OURS.contains(&name) || name.starts_with("proxy-") => {
+                item.fail(report, "this header field is set by the HTTP client", "remove it");
+            }
+            Some(_) => {}
         }
         let Some(text) = template::text(&item, Root::BEFORE, report) else { continue };
         if text.fixed().any(|part| part.contains(char::is_control)) {
             item.fail(report, "contains control characters", "write the value on one line");
         }
-        found.insert(name, text);
+        found.extend(name.map(|name| (name, text)));
     }
     Some(found)
 }
@@ -175,35 +186,35 @@ fn headers(item: &Item<'_>, report: &mut Report) -> Option<BTreeMap<String, Text
 /// Reads the body: `body` or `text`, or the message itself.
 fn content(
     fields: &Fields<'_>,
-    method: &str,
-    headers: &BTreeMap<String, Text>,
+    method: &Method,
+    headers: &[(HeaderName, Text)],
     report: &mut Report,
-) -> HttpContent {
+) -> RequestBody {
     let (body, text) = (fields.get("body"), fields.get("text"));
-    let without = matches!(method, "GET" | "DELETE");
-    for item in [&body, &text].into_iter().flatten().filter(|_| method == "GET") {
+    let without = matches!(*method, Method::GET | Method::DELETE);
+    for item in [&body, &text].into_iter().flatten().filter(|_| method == Method::GET) {
         item.fail(report, "GET requests have no body", "remove it, or write method: POST");
     }
     let of_json = |text: &Text| text.fixed().any(|part| part.to_ascii_lowercase().contains("json"));
     match (body, text) {
-        (None, None) if without => HttpContent::Nothing,
-        (None, None) => HttpContent::Message,
+        (None, None) if without => RequestBody::Nothing,
+        (None, None) => RequestBody::Message,
         (Some(body), None) => {
             let tree = template::tree(&body, Root::BEFORE, report);
-            tree.map_or(HttpContent::Nothing, HttpContent::Json)
+            tree.map_or(RequestBody::Nothing, RequestBody::Json)
         }
         (None, Some(text)) => {
-            if headers.get("content-type").is_some_and(of_json) {
+            if headers.iter().any(|(name, text)| *name == CONTENT_TYPE && of_json(text)) {
                 let message =
                     "text is not allowed for JSON, because a value could end a string in it";
                 text.fail(report, message, "write the JSON as a map in body");
             }
             let text = template::text(&text, Root::BEFORE, report);
-            text.map_or(HttpContent::Nothing, HttpContent::Text)
+            text.map_or(RequestBody::Nothing, RequestBody::Text)
         }
         (Some(_), Some(text)) => {
             text.fail(report, "can't be combined with body", "remove one of them");
-            HttpContent::Nothing
+            RequestBody::Nothing
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<HandlerOpt
     let work = match *kind {
         "http" => Work::Http(Box::new(http::http(given.clone(), report)?)),
         "command" => Work::Command(command::command(given, report)?),
-        _ => Work::Chat(Box::new(chat::chat(given, &fields, report)?)),
+        _ => Work::Http(Box::new(chat::chat(given, &fields, report)?)),
     };
     Some(HandlerOptions { work, emit })
 }

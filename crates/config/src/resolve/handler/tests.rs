@@ -1,5 +1,7 @@
 use super::*;
-use crate::config::{ChatProvider, Config, HttpContent};
+use crate::config::{
+    ChatPrompt, ChatProvider, Config, Credentials, HttpOptions, RequestBody, ResultSource,
+};
 use crate::location::Path;
 use crate::source_text::SourceText;
 use crate::{interpolate, raw};
@@ -42,18 +44,18 @@ fn refused(text: &str, expected: &str) {
 #[test]
 fn a_call_has_every_default() {
     let Work::Http(http) = work("http: {url: 'https://api.example/x'}") else { panic!("http") };
-    assert_eq!((http.method.as_str(), &http.content), ("POST", &HttpContent::Message));
-    assert_eq!(http.idempotency_header.as_deref(), Some("idempotency-key"));
+    assert_eq!(*http, HttpOptions::to(http.url.clone()));
+    assert_eq!((http.method.as_str(), &http.content), ("POST", &RequestBody::Message));
+    assert_eq!(http.idempotency_header.unwrap(), "idempotency-key");
     assert_eq!((http.success, http.retry, http.condition), (vec![200..=299], vec![], None));
     assert_eq!(
         (http.response_limit.0, http.connect_timeout.to_string()),
         (10 << 20, "5s".to_owned())
     );
-    assert!(
-        http.credentials.is_none() && http.result.is_none() && !http.http2 && http.ca.is_none()
-    );
+    assert_eq!((http.credentials, http.result, http.ca), (None, ResultSource::Whole, None));
+    assert!(!http.http2);
     let Work::Http(get) = work("http: {url: 'http://a/', method: GET}") else { panic!("http") };
-    assert_eq!(get.content, HttpContent::Nothing);
+    assert_eq!(get.content, RequestBody::Nothing);
 }
 
 #[test]
@@ -103,9 +105,9 @@ emit:
     let condition = http.condition.unwrap();
     assert_eq!(condition.path.to_string(), "data.state");
     assert_eq!(condition.values, [serde_json::json!("done"), serde_json::json!(1)]);
-    assert_eq!(http.idempotency_header.as_deref(), Some("x-job"));
-    assert!(http.headers.contains_key("x-kind"));
-    let HttpContent::Json(body) = http.content else { panic!("a body") };
+    assert_eq!(http.idempotency_header.unwrap(), "x-job");
+    assert!(http.headers.iter().any(|(name, _)| name == "x-kind"));
+    let RequestBody::Json(body) = http.content else { panic!("a body") };
     let rendered = body.render(&Message(serde_json::json!({"a": [1], "b": "B"}))).unwrap();
     let expected = serde_json::json!({
         "a": [1], "n": 5, "f": 0.5, "id": "12345678901234567890123", "quoted": "5", "on": true,
@@ -153,15 +155,46 @@ options:
   temperature: 0
 base_url: http://127.0.0.1:9000/proxy
 ";
-    let Work::Chat(chat) = work(text) else { panic!("a chat") };
+    let (http, chat) = chat(text);
     assert_eq!((chat.provider, chat.max_tokens), (ChatProvider::Anthropic, Some(500)));
     assert!(chat.system.is_some() && chat.images.is_some() && chat.options.is_some());
-    assert!(!format!("{chat:?}").contains("s3cret"));
-    let Work::Chat(local) = work("{preset: openai, model: a/b, prompt: x, base_url: 'http://a'}")
-    else {
-        panic!("a chat")
-    };
-    assert!(local.api_key.is_none(), "a server of one's own may need none");
+    assert!(!format!("{http:?}").contains("s3cret"));
+    let (local, _) = self::chat("{preset: openai, model: a/b, prompt: x, base_url: 'http://a'}");
+    assert!(local.credentials.is_none(), "a server of one's own may need none");
+}
+
+fn chat(text: &str) -> (HttpOptions, ChatPrompt) {
+    let Work::Http(http) = work(text) else { panic!("http") };
+    let RequestBody::Chat(chat) = http.content.clone() else { panic!("a chat") };
+    (*http, *chat)
+}
+
+#[test]
+fn a_chat_request_goes_to_its_provider_or_to_base_url() {
+    for (preset, base, expected) in [
+        ("openai", "", "https://api.openai.com/v1/chat/completions"),
+        ("anthropic", "", "https://api.anthropic.com/v1/messages"),
+        (
+            "gemini",
+            "",
+            "https://generativelanguage.googleapis.com/v1beta/models/m-1:generateContent",
+        ),
+        (
+            "openai",
+            ", base_url: 'http://127.0.0.1:9000/'",
+            "http://127.0.0.1:9000/chat/completions",
+        ),
+        ("anthropic", ", base_url: 'http://proxy/a'", "http://proxy/a/v1/messages"),
+    ] {
+        let text =
+            format!("{{preset: {preset}, model: m-1, api_key: '${{KEY}}', prompt: x{base}}}");
+        let (http, chat) = chat(&text);
+        assert_eq!(http.url.fixed().collect::<String>(), expected);
+        let bearer = matches!(http.credentials, Some(Credentials::Bearer(_)));
+        assert_eq!(bearer, preset == "openai");
+        assert_eq!(http.result, ResultSource::Chat(chat.provider));
+        assert!(!format!("{http:?}").contains("s3cret"), "{http:?}");
+    }
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Reads `credentials`: the credentials for an upstream. No message repeats any of them.
 
-use std::collections::BTreeMap;
-
+use http::header::AUTHORIZATION;
 use sluicegate_core::Span;
 
 use super::super::item::{Fields, Item};
 use super::super::scalar;
-use super::{header, is_header, secret, url};
+use super::{header, header_name, secret, url};
 use crate::config::{Credentials, Login};
 use crate::report::Report;
 
@@ -38,18 +37,20 @@ pub(in super::super) fn credentials(item: &Item<'_>, report: &mut Report) -> Opt
         "bearer" => secret(item, report).map(Credentials::Bearer),
         "headers" => {
             let form = "write a map from header fields to values";
-            let mut fields = BTreeMap::new();
+            let mut fields = Vec::new();
             for (key, item) in item.entries(report, form)? {
                 let Some(value) = secret(&item, report) else { continue };
-                if !is_header(&key.text) {
-                    let remedy = "write a name such as x-api-key";
-                    item.fail(report, "not a valid header field name", remedy);
+                match header_name(&key.text) {
+                    Some(name) => fields.push((name, value)),
+                    None => {
+                        let remedy = "write a name such as x-api-key";
+                        item.fail(report, "not a valid header field name", remedy);
+                    }
                 }
-                fields.insert(key.text.to_ascii_lowercase(), value);
             }
             Some(Credentials::Headers(fields))
         }
-        _ => login(item, report).map(Credentials::Login),
+        _ => login(item, report).map(|login| Credentials::Login(Box::new(login))),
     }
 }
 
@@ -68,13 +69,13 @@ fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
         scalar::span_from(item, report, Span::from_secs(1), "write at least 1s")
     };
     Some(Login {
-        url: url?,
+        url: url?.uri,
         body: body?,
         content_type: text("content_type", "application/json", report),
         token: pointer(&fields, "token", "/access_token", report),
         expires_in: pointer(&fields, "expires_in", "/expires_in", report),
         ttl: fields.read("ttl", Span::from_secs(600), report, least),
-        header: fields.read("header", "authorization".to_owned(), report, header),
+        header: fields.read("header", AUTHORIZATION, report, header),
         scheme: fields.read("scheme", "Bearer".to_owned(), report, |item, report| {
             item.scalar(report, "write a word, or \"\" for none")
                 .map(|scalar| scalar.text().to_owned())

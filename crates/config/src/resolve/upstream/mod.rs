@@ -3,9 +3,11 @@
 
 mod credentials;
 
+use http::HeaderName;
+
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{Secret, SecretSource, UpstreamUrl};
+use crate::config::{SecretSource, UpstreamUrl};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -19,7 +21,7 @@ pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<UpstreamUrl> {
     let sound = parsed.filter(|url| {
         matches!(url.scheme(), "http" | "https") && url.has_host() && url.fragment().is_none()
     });
-    let Some(sound) = sound else {
+    let Some((sound, uri)) = sound.zip(text.parse().ok()) else {
         item.fail(report, "not an HTTP address", form);
         return None;
     };
@@ -29,24 +31,22 @@ pub(super) fn url(item: &Item<'_>, report: &mut Report) -> Option<UpstreamUrl> {
     }
     let after_scheme = text.split_once("://").map_or("", |(_, rest)| rest);
     let has_path = after_scheme.contains('/');
-    Some(UpstreamUrl { text, has_path })
+    Some(UpstreamUrl { uri, has_path })
 }
 
-/// Reads the name of a header field, in lower case.
-pub(super) fn header(item: &Item<'_>, report: &mut Report) -> Option<String> {
+/// Reads the name of a header field.
+pub(super) fn header(item: &Item<'_>, report: &mut Report) -> Option<HeaderName> {
     let form = "write a header field, such as x-tenant-id";
-    let name = item.scalar(report, form)?.text().to_ascii_lowercase();
-    if !is_header(&name) {
+    let name = header_name(item.scalar(report, form)?.text());
+    if name.is_none() {
         item.fail(report, "not a valid header field name", form);
-        return None;
     }
-    Some(name)
+    name
 }
 
-/// Returns true if the name is valid for a header field.
-pub(super) fn is_header(name: &str) -> bool {
-    let in_name = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-    (1..=100).contains(&name.len()) && name.chars().all(in_name)
+/// Parses the name of a header field, which has at most 100 characters.
+pub(super) fn header_name(name: &str) -> Option<HeaderName> {
+    name.parse().ok().filter(|_| name.len() <= 100)
 }
 
 /// Reads a secret, or the file that contains it.
@@ -62,5 +62,5 @@ pub(super) fn secret(item: &Item<'_>, report: &mut Report) -> Option<SecretSourc
         item.fail(report, "empty, or contains line breaks", form);
         return None;
     }
-    Some(SecretSource::Value(Secret::new(text)))
+    Some(text.into())
 }

@@ -6,7 +6,7 @@ mod gemini;
 mod openai;
 
 use serde_json::{Value, json};
-use sluicegate_config::{ChatProvider, ChatWork};
+use sluicegate_config::{ChatPrompt, ChatProvider};
 use sluicegate_template::ValueSource;
 
 use super::http::RequestError;
@@ -30,7 +30,7 @@ pub(super) enum ImageError {
 }
 
 /// Builds the body of the request for a job.
-pub(super) fn body(chat: &ChatWork, scope: &dyn ValueSource) -> Result<Value, RequestError> {
+pub(super) fn body(chat: &ChatPrompt, scope: &dyn ValueSource) -> Result<Value, RequestError> {
     let system = chat.system.as_ref().map(|text| text.render(scope)).transpose();
     let images = chat.images.as_ref().map(|tree| tree.render(scope)).transpose();
     let request = ChatRequest {

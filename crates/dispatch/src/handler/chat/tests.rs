@@ -1,6 +1,4 @@
 use serde_json::{Value, json};
-use sluicegate_config::ByteSize;
-use sluicegate_core::Span;
 use sluicegate_queue::{JobId, Message};
 use sluicegate_template::{Root, Text, Tree};
 
@@ -13,8 +11,8 @@ fn job(body: &Value) -> Job {
     Job { message: Message::of_job(id, body.to_string()), provider: "p".to_owned() }
 }
 
-fn chat(provider: ChatProvider) -> ChatWork {
-    ChatWork {
+fn chat(provider: ChatProvider) -> ChatPrompt {
+    ChatPrompt {
         provider,
         model: "m-1".to_owned(),
         system: Some(Text::parse("be {{mood:-kind}}", Root::BEFORE).unwrap()),
@@ -22,16 +20,10 @@ fn chat(provider: ChatProvider) -> ChatWork {
         images: Some(Tree::text("{{images:-[]}}", Root::BEFORE).unwrap()),
         max_tokens: Some(50),
         options: None,
-        api_key: None,
-        base_url: None,
-        idempotency_header: None,
-        response_limit: ByteSize(1 << 20),
-        connect_timeout: Span::from_secs(1),
-        ca: None,
     }
 }
 
-fn body(chat: &ChatWork, message: &Value) -> Result<Value, String> {
+fn body(chat: &ChatPrompt, message: &Value) -> Result<Value, String> {
     super::body(chat, &JobScope::new(&job(message))).map_err(|error| error.to_string())
 }
 
@@ -90,7 +82,7 @@ fn each_provider_gets_the_body_that_it_wants() {
 fn optional_parts_are_left_out() {
     let message = json!({"plant": "fern"});
     let bare =
-        |provider| ChatWork { system: None, images: None, max_tokens: None, ..chat(provider) };
+        |provider| ChatPrompt { system: None, images: None, max_tokens: None, ..chat(provider) };
     let openai = body(&bare(ChatProvider::OpenAi), &message).unwrap();
     assert_eq!(openai.as_object().unwrap().len(), 2, "{openai}");
     let anthropic = body(&bare(ChatProvider::Anthropic), &message).unwrap();
@@ -111,7 +103,7 @@ fn options_are_merged_into_the_body() {
             Tree::Map(vec![("topK".to_owned(), Tree::text("{{k}}", Root::BEFORE).unwrap())]),
         ),
     ]);
-    let chat = ChatWork { options: Some(options), ..chat(ChatProvider::Gemini) };
+    let chat = ChatPrompt { options: Some(options), ..chat(ChatProvider::Gemini) };
     let body = body(&chat, &json!({"plant": "fern", "k": 3})).unwrap();
     assert_eq!(body["generationConfig"], json!({"maxOutputTokens": 50, "topK": 3}));
     assert_eq!(body["temperature"], 0);

@@ -10,13 +10,13 @@
 mod child;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde::de::IgnoredAny;
-use sluicegate_http::upstream::{Secret, SecretError, Secrets};
+use sluicegate_config::CommandOptions;
+use sluicegate_http::upstream::{SecretError, Secrets, read_secret};
 use tokio::process::Command;
 
 use self::child::CommandResult;
@@ -28,21 +28,6 @@ const EX_DATAERR: i32 = 65;
 /// process contains secrets.
 const INHERITED: [&str; 9] =
     ["PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"];
-
-/// Configuration of a command handler.
-#[derive(Clone, Debug)]
-pub struct CommandOptions {
-    /// Program: a path, or a name that is searched in `PATH`.
-    pub program: String,
-    /// Arguments.
-    pub args: Vec<String>,
-    /// Working directory.
-    pub dir: Option<PathBuf>,
-    /// Additional environment variables.
-    pub env: Vec<(String, Secret)>,
-    /// Maximum size of standard output, in bytes.
-    pub output_bytes_max: usize,
-}
 
 /// A handler that runs a program for each job.
 #[derive(Debug)]
@@ -61,7 +46,7 @@ impl CommandHandler {
         let mut env: Vec<_> = inherited.map(|(name, value)| (name.into(), value)).collect();
         let mut secrets = Secrets::default();
         for (name, secret) in &options.env {
-            let text = secret.read()?;
+            let text = read_secret(secret)?;
             secrets.add(&text);
             env.push((name.into(), text.into()));
         }
@@ -77,7 +62,8 @@ impl CommandHandler {
             command.current_dir(dir);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let result = child::run(command, &job.message.body, self.options.output_bytes_max).await;
+        let limit = self.options.output_limit;
+        let result = child::run(command, &job.message.body, limit.as_usize()).await;
         let CommandResult { status, output, stderr } = result.map_err(|error| {
             JobFailure::transient(format!(
                 "can't run {program}: {error}: check that it exists and is executable"
@@ -85,7 +71,7 @@ impl CommandHandler {
         })?;
         let failure = match (output, status.success()) {
             (None, _) => {
-                let max = self.options.output_bytes_max;
+                let max = limit.0;
                 let message =
                     format!("the output of {program} exceeds {max} bytes: raise output_limit");
                 JobFailure::permanent(message)

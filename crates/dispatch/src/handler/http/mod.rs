@@ -17,82 +17,15 @@ mod response;
 
 pub(super) use request::RequestError;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::http::{HeaderName, Method};
 use futures_util::future::BoxFuture;
-use sluicegate_config::{ChatProvider, ChatWork, ResponseCondition, StatusRanges};
+use sluicegate_config::HttpOptions;
 use sluicegate_core::time::Clock;
-use sluicegate_http::upstream::{
-    CaError, ClientOptions, Credentials, CredentialsError, Signer, Upstream,
-};
-use sluicegate_template::{JsonPath, Text, Tree};
+use sluicegate_http::upstream::{CaError, ClientOptions, CredentialsError, Signer, Upstream};
 
 use super::job_scope::JobScope;
 use super::{Handler, HandlerResult, Job, JobFailure};
-
-/// Configuration of an HTTP handler: the request and the meaning of its responses.
-#[derive(Clone, Debug)]
-pub struct HttpOptions {
-    /// HTTP method.
-    pub method: Method,
-    /// URL template. Scheme and host are fixed, so that credentials go only to the configured
-    /// server.
-    pub url: Text,
-    /// Additional header fields.
-    pub headers: Vec<(HeaderName, Text)>,
-    /// Content of the request body.
-    pub content: RequestBody,
-    /// Credentials that are sent to the server.
-    pub credentials: Option<Credentials>,
-    /// Header field for the idempotency key, by which the server recognizes a repeated job.
-    pub idempotency_header: Option<HeaderName>,
-    /// Statuses that mean success.
-    pub success: StatusRanges,
-    /// Condition that the body of a success must meet as well.
-    pub condition: Option<ResponseCondition>,
-    /// Additional statuses that are retried.
-    pub retry: StatusRanges,
-    /// Part of the response that is the result.
-    pub result: ResultSource,
-    /// Maximum size of a response, in bytes.
-    pub response_bytes_max: usize,
-    /// Connect timeout. The timeout of the whole call is set by the worker.
-    pub connect_timeout: Duration,
-    /// Use HTTP/2 without negotiation, also over plain TCP.
-    pub http2_only: bool,
-    /// PEM file with the certificate authorities for the server's certificate, instead of those of
-    /// the system.
-    pub ca: Option<PathBuf>,
-}
-
-/// The content of a request body.
-#[derive(Clone, Debug)]
-pub enum RequestBody {
-    /// No body.
-    Nothing,
-    /// The message, unchanged.
-    Message,
-    /// JSON from a template.
-    Json(Tree),
-    /// Text from a template.
-    Text(Text),
-    /// A chat request to a model.
-    Chat(Box<ChatWork>),
-}
-
-/// The part of a response that is the result.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ResultSource {
-    /// The whole body.
-    Whole,
-    /// This member of the JSON body.
-    Member(JsonPath),
-    /// Text and usage of a chat response.
-    Chat(ChatProvider),
-}
 
 /// A handler that sends an HTTP request for each job.
 pub struct HttpHandler {
@@ -125,8 +58,8 @@ impl HttpHandler {
     pub fn new(options: HttpOptions, clock: Arc<dyn Clock>) -> Result<Self, HttpError> {
         let host = request::host(&options.url).ok_or(HttpError::Address)?;
         let upstream = Upstream::new(&ClientOptions {
-            connect_timeout: options.connect_timeout,
-            http2_only: options.http2_only,
+            connect_timeout: options.connect_timeout.into(),
+            http2_only: options.http2,
             ca: options.ca.clone(),
         })?;
         let signer = Signer::new(options.credentials.as_ref())?;

@@ -7,11 +7,11 @@ use axum::http::header::{CONTENT_TYPE, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue, Request, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
+use sluicegate_config::{HttpOptions, RequestBody};
 use sluicegate_template::{RenderError, Text, scalar};
 
 use super::super::chat::{self, ImageError};
 use super::super::job_scope::JobScope;
-use super::{HttpOptions, RequestBody};
 
 /// Characters that are percent-encoded in a URL: all except the unreserved ones (RFC 3986, 2.3).
 const IN_URL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

@@ -6,12 +6,12 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
-use sluicegate_config::{ResponseCondition, StatusRanges};
+use sluicegate_config::{ResponseCondition, ResultSource, StatusRanges};
 use sluicegate_core::Timestamp;
 use sluicegate_vendors::UpstreamResponse;
 
 use super::super::{FailureKind, HandlerResult, JobSuccess, Output, RateLimitInfo, chat, excerpt};
-use super::{HttpHandler, JobFailure, ResultSource};
+use super::{HttpHandler, JobFailure};
 
 /// Maximum number of bytes read from an error response: enough for its retry hint and an excerpt.
 const BEGINNING_BYTES: usize = 8 << 10;
@@ -42,7 +42,7 @@ impl HttpHandler {
             return self.failed(kind, message, &said, rate_limit_info);
         }
 
-        let read = read(&mut body, self.options.response_bytes_max).await;
+        let read = read(&mut body, self.options.response_limit.as_usize()).await;
         let said = read.bytes;
         let outcome = match read.end {
             ReadEnd::Whole => {
@@ -51,7 +51,7 @@ impl HttpHandler {
                 self.result(&said, content_type)
             }
             ReadEnd::Cut => {
-                let max = self.options.response_bytes_max;
+                let max = self.options.response_limit.0;
                 let message = format!("the response exceeds {max} bytes: raise response_limit");
                 Err((FailureKind::Permanent, message))
             }
