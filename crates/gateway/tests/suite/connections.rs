@@ -7,17 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
-use sluicegate_config::{ByteSize, ListenerTls, RouteOptions};
+use sluicegate_config::{ByteSize, RouteOptions};
 use sluicegate_core::Span;
-use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::tls::Tls;
 use sluicegate_testkit::eventually_is_async;
 use sluicegate_testkit::proxy::FaultProxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
+use tokio::net::TcpStream;
 
-use crate::support::{Proxy, TOKEN, Upstream, limited, odd_upstream, options, route, soon};
+use crate::support::{
+    Proxy, TOKEN, Upstream, limited, odd_upstream, options, route, secure_server, soon,
+};
 
 const DEPTH: &str = r#"sluicegate_gateway_queue_depth{gateway="test",route="all"}"#;
 const WAITED: &str = r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#;
@@ -35,22 +34,12 @@ struct SecureUpstream {
 impl SecureUpstream {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let made =
-            rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-        let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-        std::fs::write(&certificate, made.cert.pem()).expect("written");
-        std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-        let files = ListenerTls { cert: certificate, key, client_ca: None };
-        let tls = Some(Arc::new(Tls::load(files).expect("TLS")));
-        let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = socket.local_addr().expect("an address").port();
         let seen = Arc::new(AtomicUsize::new(0));
         let count = |State(seen): State<Arc<AtomicUsize>>| async move {
             seen.fetch_add(1, Ordering::SeqCst);
         };
         let app = axum::Router::new().fallback(count).with_state(seen.clone());
-        let (bounds, stop) = (listener::Options::default(), CancellationToken::new());
-        tokio::spawn(listener::serve(socket, app, bounds, tls, Arc::new(Stats::default()), stop));
+        let port = secure_server(folder.path(), app).await;
         Self { proxy: FaultProxy::start(port), seen, folder }
     }
 
@@ -66,13 +55,6 @@ impl SecureUpstream {
     fn seen(&self) -> usize {
         self.seen.load(Ordering::SeqCst)
     }
-}
-
-/// Opens a connection to the gateway and sends these bytes.
-async fn client(proxy: &Proxy, bytes: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(proxy.address).await.expect("a connection");
-    stream.write_all(bytes.as_bytes()).await.expect("written");
-    stream
 }
 
 /// Returns the head of a request.
@@ -96,7 +78,7 @@ async fn no_turn_is_taken_before_the_handshake_with_the_upstream_is_done() {
     let (upstream, other) = (SecureUpstream::start().await, Upstream::start().await);
     let proxy = Proxy::start(upstream.route("1/h", Duration::ZERO)).await;
     upstream.proxy.hold_new_connections();
-    let _stuck = client(&proxy, &head("GET", "")).await;
+    let _stuck = proxy.connect(head("GET", "")).await;
     eventually_is_async(|| upstream.proxy.connections(), 1).await;
     // The same route and limit, at an address that can be reached.
     let changed = options(vec![limited(other.address, "1/h", Duration::ZERO)]);
@@ -142,15 +124,15 @@ async fn waiting_requests_open_only_as_many_connections_as_one_second_needs() {
     let address = format!("127.0.0.1:{}", counted.port);
     let proxy = Proxy::start(limited(address, "1/h", DAYS)).await;
     // The first request has its turn, and its response keeps the connection busy.
-    let mut busy = client(&proxy, &head("GET", "").replace("GET /", "GET /held")).await;
+    let mut busy = proxy.connect(head("GET", "").replace("GET /", "GET /held")).await;
     eventually_is_async(|| upstream.count(), 1).await;
-    let _first = client(&proxy, &head("GET", "")).await;
+    let _first = proxy.connect(head("GET", "")).await;
     // Another connection is ready before the turn.
     eventually_is_async(|| counted.connections(), 2).await;
     eventually_is_async(|| proxy.metric(DEPTH), 1.0).await;
     let mut waiting = Vec::new();
     for number in 2..=20 {
-        waiting.push(client(&proxy, &head("GET", "")).await);
+        waiting.push(proxy.connect(head("GET", "")).await);
         eventually_is_async(|| proxy.metric(DEPTH), f64::from(number)).await;
     }
     // One is busy and one is ready. The first that waited held another one until it knew that it
@@ -251,7 +233,7 @@ async fn a_slow_body_takes_no_turn_before_it_is_complete() {
     let upstream = Upstream::start().await;
     for wait in [Duration::ZERO, Duration::from_secs(1)] {
         let proxy = Proxy::start(limited(upstream.address, "1/h", wait)).await;
-        let mut slow = client(&proxy, &head("POST", SLOW)).await;
+        let mut slow = proxy.connect(head("POST", SLOW)).await;
         read_until(&mut slow, "100 Continue\r\n\r\n").await;
         slow.write_all(b"half ").await.expect("written");
         // It came later, and it is ready to go.
@@ -267,7 +249,7 @@ async fn a_slow_body_takes_no_turn_before_it_is_complete() {
 async fn a_slow_body_holds_no_connection_to_the_upstream() {
     let upstream = SecureUpstream::start().await;
     let proxy = Proxy::start(upstream.route("5/h", Duration::ZERO)).await;
-    let mut slow = client(&proxy, &head("POST", SLOW)).await;
+    let mut slow = proxy.connect(head("POST", SLOW)).await;
     read_until(&mut slow, "100 Continue\r\n\r\n").await;
     assert_eq!(upstream.proxy.connections(), 0);
     slow.write_all(b"0123456789").await.expect("written");
@@ -280,7 +262,7 @@ async fn a_body_that_stops_in_the_middle_is_refused_without_a_turn() {
     let mut to = limited(upstream.address, "1/h", Duration::ZERO);
     to.idle_timeout = Span::from_millis(200);
     let proxy = Proxy::start(to).await;
-    let mut stuck = client(&proxy, &head("POST", "content-length: 10\r\n")).await;
+    let mut stuck = proxy.connect(head("POST", "content-length: 10\r\n")).await;
     let answer = read_until(&mut stuck, "REQUEST_TIMEOUT").await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert_eq!(proxy.get("/").await.status, 200);
@@ -303,7 +285,7 @@ async fn long_bodies_and_streaming_calls_are_forwarded_while_they_arrive() {
         })
         .await;
         let proxy = Proxy::start(route(upstream)).await;
-        let mut stream = client(&proxy, &(head("POST", more) + begin)).await;
+        let mut stream = proxy.connect(head("POST", more) + begin).await;
         assert!(read_until(&mut stream, "\r\n\r\nok").await.starts_with("HTTP/1.1 200"), "{more}");
     }
 }
@@ -317,7 +299,7 @@ async fn without_a_buffer_all_bodies_are_forwarded_while_they_arrive() {
     .await;
     let proxy = Proxy::start(RouteOptions { body_buffer: ByteSize(0), ..route(upstream) }).await;
     for more in ["content-length: 10\r\n", "transfer-encoding: chunked\r\n"] {
-        let mut stream = client(&proxy, &head("POST", more)).await;
+        let mut stream = proxy.connect(head("POST", more)).await;
         assert!(read_until(&mut stream, "\r\n\r\nok").await.starts_with("HTTP/1.1 200"), "{more}");
     }
 }

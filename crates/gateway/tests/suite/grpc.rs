@@ -4,20 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
 use tonic_types::StatusExt as _;
 
 use crate::support::{Proxy, TOKEN, Upstream, limited, route, soon};
 
 /// Sends a gRPC call over HTTP/2; returns the status of the response.
 async fn call(proxy: &Proxy, path: &str, token: &str) -> tonic::Status {
-    let stream = TcpStream::connect(proxy.address).await.expect("a connection");
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .expect("HTTP/2");
-    tokio::spawn(connection);
+    let mut sender = proxy.http2().await;
     let request = axum::http::Request::post(format!("http://{}{path}", proxy.address))
         .header("x-internal-token", token)
         .header("content-type", "application/grpc")

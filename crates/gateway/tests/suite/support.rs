@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,12 +12,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluicegate_config::{
-    Auth, ByteSize, GatewayOptions, HeaderDimension, Listener, PathPattern, ROUTE, RouteOptions,
-    TokenHash, UpstreamUrl, WaitOptions,
+    Auth, ByteSize, GatewayOptions, HeaderDimension, Listener, ListenerTls, PathPattern, ROUTE,
+    RouteOptions, TokenHash, UpstreamUrl, WaitOptions,
 };
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -24,6 +26,7 @@ use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_gateway::{Gateway, Metrics};
 use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::Readiness;
+use sluicegate_http::tls::Tls;
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use sluicegate_store::memory::Capacity;
@@ -156,6 +159,22 @@ pub(crate) async fn odd_upstream<F: Future<Output = ()> + Send>(
         }
     });
     address
+}
+
+/// Starts an HTTPS server for `localhost` and returns its port. Its certificate is `cert.pem` in the
+/// folder.
+pub(crate) async fn secure_server(folder: &Path, app: Router) -> u16 {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert, made.cert.pem()).expect("written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let tls = Tls::load(ListenerTls { cert, key, client_ca: None }).expect("TLS");
+    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = socket.local_addr().expect("an address").port();
+    let (bounds, stop) = (listener::Options::default(), CancellationToken::new());
+    let stats = Arc::new(Stats::default());
+    tokio::spawn(listener::serve(socket, app, bounds, Some(Arc::new(tls)), stats, stop));
+    port
 }
 
 /// Returns a route to an upstream that accepts every request and has no limits.
@@ -299,6 +318,15 @@ impl Proxy {
         Self { address, gateway, metrics, shutdown, client }
     }
 
+    /// Opens an HTTP/2 connection.
+    pub(crate) async fn http2(&self) -> SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(TcpStream::connect(self.address).await.expect("a connection"));
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), stream).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        sender
+    }
+
     /// Returns a request builder with a valid token.
     pub(crate) fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
         let uri = format!("http://{}{path}", self.address);
@@ -334,16 +362,15 @@ impl Proxy {
     }
 
     /// Opens a connection and sends raw bytes.
-    pub(crate) async fn connect(&self, bytes: &[u8]) -> TcpStream {
+    pub(crate) async fn connect(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.expect("a connection");
-        stream.write_all(bytes).await.expect("written");
+        stream.write_all(bytes.as_ref()).await.expect("written");
         stream
     }
 
     /// Sends raw bytes; returns the response until the connection ends or is idle.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> String {
-        let mut stream = TcpStream::connect(self.address).await.expect("a connection");
-        stream.write_all(bytes).await.expect("written");
+        let mut stream = self.connect(bytes).await;
         let mut answer = Vec::new();
         let mut part = vec![0; 4096];
         while let Ok(Ok(length @ 1..)) =

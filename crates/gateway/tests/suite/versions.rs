@@ -1,17 +1,9 @@
 //! Tests of HTTP/1.1 and HTTP/2 on both sides, with and without TLS.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluicegate_config::ListenerTls;
-use sluicegate_http::listener::{self, Stats};
-use sluicegate_http::tls::Tls;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
 
-use crate::support::{Proxy, TOKEN, Upstream, route, soon};
+use crate::support::{Proxy, TOKEN, Upstream, route, secure_server, soon};
 
 #[tokio::test]
 async fn http2_is_spoken_on_both_sides() {
@@ -19,12 +11,7 @@ async fn http2_is_spoken_on_both_sides() {
     let mut to = route(upstream.address);
     to.http2 = true;
     let proxy = Proxy::start(to).await;
-    let stream = TcpStream::connect(proxy.address).await.expect("a connection");
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .expect("HTTP/2");
-    tokio::spawn(connection);
+    let mut sender = proxy.http2().await;
     let many = (0..50).map(|number| {
         let request = axum::http::Request::post(format!("http://{}/{number}", proxy.address))
             .header("x-internal-token", TOKEN)
@@ -45,23 +32,13 @@ async fn http2_is_spoken_on_both_sides() {
 #[tokio::test]
 async fn an_upstream_with_a_certificate_is_checked() {
     let folder = tempfile::tempdir().expect("a folder");
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).expect("written");
-    std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
-    let tls =
-        Tls::load(ListenerTls { cert: certificate.clone(), key, client_ca: None }).expect("TLS");
-    let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = socket.local_addr().expect("an address").port();
     let app = axum::Router::new().fallback(|request: axum::extract::Request| async move {
         format!("{:?}", request.version())
     });
-    let stats = Arc::new(Stats::default());
-    let (bounds, stop) = (listener::Options::default(), CancellationToken::new());
-    tokio::spawn(listener::serve(socket, app, bounds, Some(Arc::new(tls)), stats, stop));
+    let port = secure_server(folder.path(), app).await;
 
     let mut to = route(format!("https://localhost:{port}"));
-    to.ca = Some(certificate);
+    to.ca = Some(folder.path().join("cert.pem"));
     let trusting = Proxy::start(to).await;
     let answer = trusting.get("/").await;
     assert_eq!((answer.status, answer.text()), (200, "HTTP/2.0"));

@@ -4,9 +4,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_core::time::Clock;
 use sluicegate_queue::rabbitmq::{Options, QueueType};
-use sluicegate_queue::{Broker, RabbitMq, WallClock};
+use sluicegate_queue::{Broker, RabbitMq};
 use sluicegate_testkit::QueueSubject;
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::rabbitmq::RabbitServer;
@@ -58,14 +57,6 @@ impl<const QUORUM: bool> QueueSubject for Subject<QUORUM> {
         self.broker.clone()
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(WallClock)
-    }
-
-    async fn pass(&self, span: Span) {
-        tokio::time::sleep(span.into()).await;
-    }
-
     async fn end_leases(&self) {
         self.network.set(NetworkState::Cut);
         self.network.set(NetworkState::Healthy);
@@ -96,14 +87,6 @@ impl<const QUORUM: bool> QueueSubject for Killed<QUORUM> {
 
     fn broker(&self) -> Arc<dyn Broker> {
         self.subject.broker()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.subject.clock()
-    }
-
-    async fn pass(&self, span: Span) {
-        self.subject.pass(span).await;
     }
 
     async fn end_leases(&self) {

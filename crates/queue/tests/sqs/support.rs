@@ -8,8 +8,7 @@ use aws_sdk_sqs::config::{Credentials, SharedCredentialsProvider};
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use sluicegate_core::Span;
-use sluicegate_core::time::Clock;
-use sluicegate_queue::{Broker, Sqs, WallClock};
+use sluicegate_queue::{Broker, Sqs};
 use sluicegate_testkit::QueueSubject;
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::sqs::SqsServer;
@@ -90,14 +89,6 @@ impl<S: Server> QueueSubject for Subject<S> {
 
     fn broker(&self) -> Arc<dyn Broker> {
         self.broker.clone()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(WallClock)
-    }
-
-    async fn pass(&self, span: Span) {
-        tokio::time::sleep(span.into()).await;
     }
 
     async fn end_leases(&self) {

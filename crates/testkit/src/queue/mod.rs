@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue};
+use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue, WallClock};
 
 /// A broker under test.
 pub trait QueueSubject: Sized {
@@ -41,10 +41,14 @@ pub trait QueueSubject: Sized {
     fn broker(&self) -> Arc<dyn Broker>;
 
     /// Returns the clock of the broker.
-    fn clock(&self) -> Arc<dyn Clock>;
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(WallClock)
+    }
 
     /// Lets this time pass.
-    fn pass(&self, span: Span) -> impl Future<Output = ()>;
+    fn pass(&self, span: Span) -> impl Future<Output = ()> {
+        tokio::time::sleep(span.into())
+    }
 
     /// Lets all leases expire that are not extended.
     fn end_leases(&self) -> impl Future<Output = ()>;
