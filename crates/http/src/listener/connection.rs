@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::activity::Activity;
 use super::combined_writes::CombinedWrites;
-use super::framing::InspectedStream;
+use super::framing::inspect;
 use super::in_flight::InFlight;
 use super::parse_error::ExplainedErrors;
 use super::service::App;
@@ -105,7 +105,7 @@ impl ConnectionHandler {
         let peer = self.options.expose_peer.then_some(peer);
         let activity = Arc::new(Activity::default());
         let stream = CombinedWrites::new(stream, self.options.combine_writes);
-        let (stream, inspection) = InspectedStream::new(stream, self.options.mark_ambiguous_length);
+        let (stream, inspection) = inspect(stream, self.options.mark_ambiguous_length);
         let bodies = self.options.parse_error_bodies;
         let stream = ExplainedErrors::new(stream, bodies, Arc::clone(&activity));
         let app = App {

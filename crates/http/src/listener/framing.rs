@@ -2,16 +2,14 @@
 //!
 //! hyper reads such a request by its chunks and drops the length, so that an application never sees
 //! the conflict. RFC 9112 allows that, but two proxies that choose differently see different
-//! requests in the same bytes (request smuggling). [`InspectedStream`] therefore parses the bytes on
+//! requests in the same bytes (request smuggling). [`inspect`] therefore parses the bytes on
 //! their way to hyper. It never changes them, skips bodies, and keeps at most one line of a head.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::io::InspectReader;
 
 /// Maximum number of bytes kept of a line: enough for the field names and lengths that matter.
 const LINE_BYTES_MAX: usize = 128;
@@ -23,7 +21,7 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguousLength;
 
-/// Results of an [`InspectedStream`], for the application on the same connection.
+/// Results of [`inspect`], for the application on the same connection.
 #[derive(Debug)]
 pub(super) struct InspectionResult {
     /// Number of the first ambiguous request.
@@ -41,63 +39,19 @@ impl InspectionResult {
     }
 }
 
-/// A stream whose requests are inspected, if enabled.
-pub(super) struct InspectedStream<S> {
+/// Returns the stream with an inspection of its requests, if enabled.
+pub(super) fn inspect<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    inspector: Option<Inspector>,
-}
-
-impl<S> InspectedStream<S> {
-    pub(super) fn new(stream: S, inspects: bool) -> (Self, Option<Arc<InspectionResult>>) {
-        let inspector = inspects.then(Inspector::new);
-        let inspection = inspector.as_ref().map(|inspector| Arc::clone(&inspector.inspection));
-        (Self { stream, inspector }, inspection)
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for InspectedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if let Some(inspector) = &mut self.inspector {
-            inspector.read(&buffer.filled()[before..]);
+    inspects: bool,
+) -> (impl AsyncRead + AsyncWrite + Unpin, Option<Arc<InspectionResult>>) {
+    let mut inspector = inspects.then(Inspector::new);
+    let inspection = inspector.as_ref().map(|inspector| Arc::clone(&inspector.inspection));
+    let read = move |bytes: &[u8]| {
+        if let Some(inspector) = &mut inspector {
+            inspector.read(bytes);
         }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for InspectedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
+    };
+    (InspectReader::new(stream, read), inspection)
 }
 
 /// The parser's position in a connection.
