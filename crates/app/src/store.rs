@@ -1,12 +1,10 @@
 //! Builds the store that the configuration names, and reads its state for probes and metrics.
 
-use sluicegate_config::{Config, RedisAddress, RedisStore, RedisTopology, RedisWorkload};
+use sluicegate_config::{Config, RedisStore, RedisWorkload};
 use sluicegate_core::Ruleset;
 use sluicegate_http::probe::Readiness;
 use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{
-    ConnectionState, Options, RedisEndpoint, RetryPolicy, Sentinels, Topology,
-};
+use sluicegate_store::redis::{ConnectionState, Options, RetryPolicy};
 use sluicegate_store::{AnyStore, Redis};
 
 use crate::wire::Role;
@@ -17,21 +15,8 @@ pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max:
 /// Creates the Redis store. It connects in the background and reconnects when needed.
 pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
     let timeouts = config.timeouts(workload);
-    let topology = match &config.topology {
-        RedisTopology::Single(address) => Topology::Single(server(address)),
-        RedisTopology::Cluster(nodes) => Topology::Cluster(nodes.iter().map(server).collect()),
-        RedisTopology::Sentinel { master, nodes, username, password } => {
-            let login = RedisEndpoint {
-                username: username.clone(),
-                password: password.as_ref().map(|password| password.expose().to_owned()),
-                ..nodes.first().map(server).unwrap_or_else(|| RedisEndpoint::at("", 0))
-            };
-            let nodes = nodes.iter().map(server).collect();
-            Topology::Sentinel(Sentinels { master: master.clone(), nodes, login })
-        }
-    };
     Redis::new(Options {
-        topology,
+        topology: config.topology.clone(),
         key_prefix: config.key_prefix.clone(),
         retry: RetryPolicy {
             timeout: timeouts.timeout.into(),
@@ -69,17 +54,6 @@ pub(crate) fn readiness_if(store: &AnyStore, answers_alone: bool) -> Readiness {
         None => "redis",
     };
     if answers_alone { Readiness::Degraded(reason) } else { Readiness::Unhealthy(reason) }
-}
-
-fn server(address: &RedisAddress) -> RedisEndpoint {
-    RedisEndpoint {
-        host: address.host.clone(),
-        port: address.port,
-        tls: address.tls,
-        username: address.username.clone(),
-        password: address.password.as_ref().map(|password| password.expose().to_owned()),
-        db: address.db,
-    }
 }
 
 #[cfg(test)]

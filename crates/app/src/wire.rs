@@ -460,7 +460,7 @@ impl AdminOperations for NodeAdmin {
 /// Returns the rules of a configuration; none if limits are disabled.
 fn rules(config: &Config) -> Ruleset {
     if config.enabled {
-        return config.ruleset();
+        return config.ruleset().clone();
     }
     let settings =
         Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };

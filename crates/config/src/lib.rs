@@ -25,10 +25,10 @@ pub use config::{
     EnvoyOptions, FairOrder, GatewayOptions, HandlerOptions, HeaderDimension, HttpOptions,
     LearnOptions, Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions,
     Login, MetricsOptions, OutagePolicies, OutagePolicy, PathPattern, Prices, Provider,
-    QueueBroker, QueueOptions, ROUTE, RedisAddress, RedisStore, RedisTimeouts, RedisTopology,
+    QueueBroker, QueueOptions, ROUTE, RedisEndpoint, RedisStore, RedisTimeouts, RedisTopology,
     RedisWorkload, RequestBody, ResponseCondition, ResultSource, RouteOptions, SampleRate, Secret,
-    SecretSource, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash,
-    UpstreamUrl, WaitOptions, Work, WorkerOptions,
+    SecretSource, Sentinels, ServerOptions, SnapshotFile, StatusRanges, StoreOptions, Strategy,
+    TokenHash, UpstreamUrl, WaitOptions, Work, WorkerOptions,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use location::Position;

@@ -119,13 +119,13 @@ impl Share {
         let some = |limit| Some(self.amount(limit)).filter(|&part| part > 0);
         Some(match &charge.meter {
             Meter::Log(quotas) => {
-                let part = |quota: &log::Quota| {
-                    Some(log::Quota { limit: some(quota.limit)?, window: quota.window })
+                let part = |quota: &log::LogQuota| {
+                    Some(log::LogQuota { limit: some(quota.limit)?, window: quota.window })
                 };
                 Meter::Log(Cow::Owned(quotas.iter().map(part).collect::<Option<_>>()?))
             }
             Meter::Windowed(quota) => {
-                Meter::Windowed(window::Quota { limit: some(quota.limit)?, ..*quota })
+                Meter::Windowed(window::WindowQuota { limit: some(quota.limit)?, ..*quota })
             }
             Meter::Calendar(quota) => {
                 Meter::Calendar(window::CalendarQuota { limit: some(quota.limit)?, ..*quota })
@@ -137,10 +137,10 @@ impl Share {
                     Limit::Bucket { rate, .. } => (rate.amount.get(), rate.window.span()),
                     other => (quota.capacity(), other.window()),
                 };
-                Meter::Windowed(window::Quota { limit: some(limit)?, window })
+                Meter::Windowed(window::WindowQuota { limit: some(limit)?, window })
             }
             Meter::Leases(quota) => {
-                Meter::Leases(concurrency::Quota { limit: some(quota.limit)?, ..*quota })
+                Meter::Leases(concurrency::SlotQuota { limit: some(quota.limit)?, ..*quota })
             }
         })
     }

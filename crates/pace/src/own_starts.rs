@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sluicegate_core::algorithm::bucket::{Bucket, Quota};
+use sluicegate_core::algorithm::bucket::{Bucket, BucketQuota};
 use sluicegate_core::algorithm::{EarliestStart, Meter, Slack};
 use sluicegate_core::key::Key;
 use sluicegate_core::plan::{Charge, Plan};
@@ -32,7 +32,7 @@ pub(crate) struct OwnStart {
 #[derive(Clone, Debug)]
 struct BucketCharge {
     key: Key,
-    quota: Quota,
+    quota: BucketQuota,
     need: u64,
     take: u64,
 }

@@ -8,6 +8,7 @@ pub mod memory;
 pub mod override_store;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod redis_servers;
 mod sync;
 
 pub use any::AnyStore;
@@ -16,3 +17,4 @@ pub use memory::Memory;
 pub use override_store::FileOverrideStore;
 #[cfg(feature = "redis")]
 pub use redis::Redis;
+pub use redis_servers::{RedisEndpoint, RedisTopology, Sentinels};

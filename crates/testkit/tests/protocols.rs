@@ -21,11 +21,11 @@ const SEEDS_PER_MISTAKE: u64 = 20_000;
 /// The tests of one protocol: it holds, and each mistake breaks the invariant beside it.
 macro_rules! protocol {
     (
-        $protocol:ident holds in $holds:ident and sees $must_see:expr;
+        $protocol:ident with $mistakes:ident holds in $holds:ident and sees $must_see:expr;
         $($finds:ident: $mistake:ident breaks $invariant:literal;)*
     ) => {
         use sluicegate_testkit::sim::explore::{Exploration, Tracing};
-        use sluicegate_testkit::sim::$protocol::{Mistake, run};
+        use sluicegate_testkit::sim::$protocol::{$mistakes, run};
 
         #[test]
         fn $holds() {
@@ -46,7 +46,7 @@ macro_rules! protocol {
             fn $finds() {
                 let name = concat!(stringify!($protocol), "::", stringify!($finds));
                 let exploration = Exploration::of_mistake(name, crate::SEEDS_PER_MISTAKE);
-                let run = |seed, tracing| run(seed, Some(Mistake::$mistake), tracing);
+                let run = |seed, tracing| run(seed, Some($mistakes::$mistake), tracing);
                 println!("{}", exploration.finds($invariant, run));
             }
         )*

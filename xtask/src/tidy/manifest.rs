@@ -1,7 +1,7 @@
 //! Rules for `Cargo.toml`: the crates that each crate may depend on, and one set of lints for all.
 //!
 //! ```text
-//! {core, template} ← {checker, vendors, config} ← {store, queue, http} ← service ← pace
+//! {core, template} ← {checker, vendors} ← {store, queue} ← config ← {http, service} ← pace
 //!   ← {server, gateway, dispatch, client} ← app
 //! ```
 //!
@@ -14,11 +14,12 @@ use toml::de::{DeTable, DeValue};
 use super::Finding;
 
 /// The folders under `crates/`, lowest layer first.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
     &["core", "template"],
-    &["checker", "vendors", "config"],
-    &["store", "queue", "http"],
-    &["service"],
+    &["checker", "vendors"],
+    &["store", "queue"],
+    &["config"],
+    &["http", "service"],
     &["pace"],
     &["server", "gateway", "dispatch", "client"],
     &["app"],

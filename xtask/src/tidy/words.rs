@@ -11,9 +11,8 @@ use super::{Files, Finding};
 const HEADLESS_PERCENT_MAX: usize = 2;
 /// Maximum number of lines with [`BANNED`].
 const BANNED_MAX: usize = 0;
-/// Maximum number of public type names that are declared in two places. The limit is the
-/// present number; the goal is 0.
-const DUPLICATE_TYPES_MAX: usize = 8;
+/// Maximum number of public type names that are declared in two places.
+const DUPLICATE_TYPES_MAX: usize = 0;
 
 /// First words that make a doc comment a clause without a main verb.
 const HEADLESS: [&str; 9] =

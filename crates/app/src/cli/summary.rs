@@ -1,7 +1,7 @@
 //! The part of `sluicegate check`'s output below the rules: required dimensions, the store, and
 //! the policy that applies while the store is down.
 
-use sluicegate_config::{Config, RedisTopology, StoreOptions};
+use sluicegate_config::{Config, RedisTopology, Sentinels, StoreOptions};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
@@ -92,7 +92,9 @@ fn store(store: &StoreOptions) -> String {
             let topology = match &redis.topology {
                 RedisTopology::Single(_) => "single server".to_owned(),
                 RedisTopology::Cluster(nodes) => format!("cluster ({} seed nodes)", nodes.len()),
-                RedisTopology::Sentinel { nodes, .. } => format!("{} sentinels", nodes.len()),
+                RedisTopology::Sentinel(Sentinels { nodes, .. }) => {
+                    format!("{} sentinels", nodes.len())
+                }
             };
             format!("Redis, {topology}, shared by at most {} nodes", redis.nodes_max)
         }

@@ -226,7 +226,7 @@ impl WaitOptions {
         let rate = requests.min_by_key(|rate| rate.window.span())?;
         let capacity = Amount::new(self.burst.unwrap_or(1))?;
         // A rate that a bucket can't meter is too fast to be spread.
-        bucket::Quota::new(rate, capacity)?;
+        bucket::BucketQuota::new(rate, capacity)?;
         let spreads = self.max > Span::ZERO && capacity < rate.amount;
         spreads.then_some(Limit::Bucket { rate, capacity })
     }

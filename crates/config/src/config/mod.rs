@@ -12,11 +12,10 @@ mod queue;
 mod service;
 mod store;
 
-use std::sync::Arc;
-
 pub use sluicegate_core::outage::{DataLossPolicy, OutagePolicies, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::{Group, Ruleset};
+pub use sluicegate_store::{RedisEndpoint, RedisTopology, Sentinels};
 
 pub use auth::{Auth, AuthScope, TokenHash};
 pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, WorkerOptions};
@@ -37,10 +36,7 @@ pub use service::{
     ByteSize, DecisionSampling, LogFormat, LogLevel, LogOptions, MetricsOptions, SampleRate,
     ServerOptions,
 };
-pub use store::{
-    RedisAddress, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret, SnapshotFile,
-    StoreOptions,
-};
+pub use store::{RedisStore, RedisTimeouts, RedisWorkload, Secret, SnapshotFile, StoreOptions};
 
 use crate::diagnostic::Diagnostic;
 use crate::price_file::{self, PriceFileError};
@@ -85,7 +81,7 @@ pub struct Config {
     /// Workers. Default: none.
     pub workers: Vec<WorkerOptions>,
     pub(crate) groups: Vec<Group>,
-    pub(crate) settings: Settings,
+    pub(crate) ruleset: Ruleset,
 }
 
 impl Config {
@@ -99,7 +95,7 @@ impl Config {
     /// required (userId and modelId if the file has no limits), apiKey is secret, bookings start at
     /// most an hour ahead.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        self.ruleset.settings()
     }
 
     /// Imports the price file that [`Config::prices`] names, for models without a price of their
@@ -107,13 +103,12 @@ impl Config {
     pub fn import_prices(&mut self, text: &str) -> Result<usize, PriceFileError> {
         let models = price_file::read(text)?;
         let count = models.len();
-        Arc::make_mut(&mut self.settings.prices).import(models);
+        self.ruleset.prices_mut().import(models);
         Ok(count)
     }
 
-    /// Compiles the rules.
-    pub fn ruleset(&self) -> Ruleset {
-        Ruleset::new(self.groups.clone(), self.settings.clone())
-            .expect("loading compiled the same groups, and nothing can change them since")
+    /// Returns the compiled rules.
+    pub const fn ruleset(&self) -> &Ruleset {
+        &self.ruleset
     }
 }

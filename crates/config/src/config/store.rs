@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sluicegate_core::Span;
 use sluicegate_core::outage::DataLossPolicy;
+use sluicegate_store::{RedisEndpoint, RedisTopology};
 
 /// Options of the store that keeps the counters. Default: in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +86,11 @@ impl RedisStore {
     /// A longer cache would deny requests after capacity was released.
     pub(crate) const DENY_CACHE_MAX: Span = Span::from_secs(1);
 
+    /// Returns the server that is used if the file names none.
+    pub(crate) fn default_server() -> RedisEndpoint {
+        RedisEndpoint::at("127.0.0.1", 6_379)
+    }
+
     /// Returns the timeouts for a process with this workload.
     pub fn timeouts(&self, workload: RedisWorkload) -> RedisTimeouts {
         let default = match workload {
@@ -121,7 +127,7 @@ pub struct RedisTimeouts {
 impl Default for RedisStore {
     fn default() -> Self {
         Self {
-            topology: RedisTopology::Single(RedisAddress::default()),
+            topology: RedisTopology::Single(Self::default_server()),
             timeout: None,
             retries: 1,
             deadline: None,
@@ -132,59 +138,6 @@ impl Default for RedisStore {
             key_prefix: "sg:".to_owned(),
             on_loss: DataLossPolicy::default(),
         }
-    }
-}
-
-/// The servers of a Redis installation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RedisTopology {
-    /// One server.
-    Single(RedisAddress),
-    /// A cluster, discovered through any of these servers.
-    Cluster(Vec<RedisAddress>),
-    /// The current master, discovered through these sentinels.
-    Sentinel {
-        /// Name of the master in the sentinels' configuration.
-        master: String,
-        /// Sentinels, each with its own login. Encryption and database of the first apply to the
-        /// master, too.
-        nodes: Vec<RedisAddress>,
-        /// User name on the master. Default: its default user.
-        username: Option<String>,
-        /// Password on the master. Default: none.
-        password: Option<Secret>,
-    },
-}
-
-/// A Redis server and the login for it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct RedisAddress {
-    /// A host name or an IP address, without brackets.
-    pub host: String,
-    /// The port. Default: 6379.
-    pub port: u16,
-    /// True if the connection is encrypted.
-    pub tls: bool,
-    /// User name. Default: the server's default user.
-    pub username: Option<String>,
-    /// Password. Default: none.
-    pub password: Option<Secret>,
-    /// Number of the database. Default: 0.
-    pub db: u32,
-}
-
-impl Default for RedisAddress {
-    fn default() -> Self {
-        let host = "127.0.0.1".to_owned();
-        Self { host, port: 6_379, tls: false, username: None, password: None, db: 0 }
-    }
-}
-
-/// Prints no part of the address: it may come from a variable as a whole, and then any part of it
-/// may contain a password that was put there by mistake.
-impl fmt::Debug for RedisAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RedisAddress(…)")
     }
 }
 

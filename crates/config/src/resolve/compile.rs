@@ -1,4 +1,4 @@
-//! Compiles all rules together, and reports the errors of [`Ruleset::new`] at the location of each
+//! Compiles the rules of a file that has errors, and reports the errors of [`Ruleset::new`] at the location of each
 //! mistake.
 //!
 //! `core` names the rule or the group of an error. Such a name may be a duplicate, empty, or the
@@ -22,9 +22,6 @@ const DIMENSIONS_MAX: usize = 256;
 
 /// Compiles the groups and reports all errors.
 pub(super) fn check(drafts: &[DraftGroup<'_>], settings: &Settings, report: &mut Report) {
-    if !dimensions_fit(drafts, report) {
-        return;
-    }
     let whole = |draft: &DraftRule<'_>| {
         if draft.has_errors { stub(&draft.rule) } else { draft.rule.clone() }
     };
@@ -48,7 +45,7 @@ fn stub(rule: &Rule) -> Rule {
 }
 
 /// Reports an error if the rules use too many dimensions.
-fn dimensions_fit(drafts: &[DraftGroup<'_>], report: &mut Report) -> bool {
+pub(super) fn dimensions_fit(drafts: &[DraftGroup<'_>], report: &mut Report) -> bool {
     let mut names = HashSet::new();
     for draft in drafts.iter().flat_map(|group| &group.rules) {
         names.extend(draft.rule.dimensions());

@@ -73,9 +73,11 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     let item = Item { node: root, path: Path::default() };
     let compat = envoy::compat(limits::option(&item, "compat"), report);
     let imported = envoy::groups(vec![item.clone()], compat, report);
-    let settings = Settings { required: Vec::new(), needs: Vec::new(), ..config.settings.clone() };
-    let groups = add_imported_groups(Vec::new(), imported, &settings, Some(item), report);
-    Some(Config { groups, settings, ..config })
+    let settings =
+        Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };
+    let sections = [Section { groups: imported, item: Some(item), message: None }];
+    let ruleset = compile(&sections, None, &settings, report);
+    Some(Config { groups: all_groups(&sections), ruleset, ..config })
 }
 
 /// Reads a file of our own format. The result is usable only if no error was reported.
@@ -130,8 +132,33 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     };
     let gateways = part("gateways").map(|item| gateway::gateways(&item, &context, report));
     let (gateways, of_routes) = gateways.unwrap_or_default();
+    let groups = match &drafts {
+        Some(drafts) => drafts.iter().map(DraftGroup::group).collect(),
+        None if imported.is_empty() => default_groups(),
+        None => Vec::new(),
+    };
+    let dispatch = part("dispatch")
+        .and_then(|item| dispatch::dispatch(&item, &store, part("workers").as_ref(), report));
+    let (dispatch, of_providers) = dispatch.unzip();
+    let workers = part("workers").map(|item| dispatch::workers(&item, dispatch.as_ref(), report));
+    let (workers, of_workers) = workers.unwrap_or_default();
+    let of_jobs = of_providers.unwrap_or_default().into_iter().chain(of_workers).collect();
+    // Names may come from variables, so the messages do not repeat them.
+    let of_routes_message =
+        "the name <gateway>/<route> of a route is also the name of a group or rule in limits";
+    let of_jobs_message = "a rule or key of the file has the name dispatch/<provider> or \
+                           worker/<provider>, which is reserved for the limits of providers";
+    let section = |groups, item, message| Section { groups, item, message };
+    let sections = [
+        section(groups, part("limits"), None),
+        section(imported, part("envoy"), None),
+        section(of_routes, part("gateways"), Some(of_routes_message)),
+        section(of_jobs, part("dispatch").or(part("workers")), Some(of_jobs_message)),
+    ];
+    let groups = all_groups(&sections);
+    settings.needs = needs(&groups, &settings.optional);
+    let ruleset = compile(&sections, drafts.as_deref(), &settings, report);
     if let Some(drafts) = &drafts {
-        compile::check(drafts, &settings, report);
         // Requests of Envoy and of gateways need not have the required dimensions.
         let others = part("envoy").is_some() || part("gateways").is_some();
         unreachable::check(drafts, if others { &[] } else { &settings.required }, report);
@@ -141,24 +168,6 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         let context = warnings::Context { dimensions, outage, store, partition, gateways };
         warnings::add_warnings(drafts, &context, report);
     }
-    let groups = drafts.map(|drafts| drafts.iter().map(DraftGroup::group).collect());
-    let groups =
-        groups.unwrap_or_else(|| if imported.is_empty() { default_groups() } else { Vec::new() });
-    let groups = add_imported_groups(groups, imported, &settings, part("envoy"), report);
-    let names =
-        "the name <gateway>/<route> of a route is also the name of a group or rule in limits";
-    let groups = add_own_groups(groups, of_routes, &settings, part("gateways"), names, report);
-    let dispatch = part("dispatch")
-        .and_then(|item| dispatch::dispatch(&item, &store, part("workers").as_ref(), report));
-    let (dispatch, of_providers) = dispatch.unzip();
-    let workers = part("workers").map(|item| dispatch::workers(&item, dispatch.as_ref(), report));
-    let (workers, of_workers) = workers.unwrap_or_default();
-    let own = of_providers.unwrap_or_default().into_iter().chain(of_workers).collect();
-    let names = "a rule or key of the file has the name dispatch/<provider> or worker/<provider>, \
-                 which is reserved for the limits of providers";
-    let groups =
-        add_own_groups(groups, own, &settings, part("dispatch").or(part("workers")), names, report);
-    settings.needs = needs(&groups, &settings.optional);
     Some(Config {
         enabled: fields.read("enabled", true, report, scalar::boolean),
         listen,
@@ -174,48 +183,54 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         workers,
         server,
         groups,
-        settings,
+        ruleset,
     })
 }
 
-/// Adds imported groups, and reports names that conflict with the other groups.
-fn add_imported_groups(
-    mut groups: Vec<Group>,
-    imported: Vec<Group>,
-    settings: &Settings,
-    item: Option<Item<'_>>,
-    report: &mut Report,
-) -> Vec<Group> {
-    let Some(item) = item.filter(|_| !imported.is_empty()) else { return groups };
-    groups.extend(imported);
-    if report.errors() == 0
-        && let Err(errors) = Ruleset::new(groups.clone(), settings.clone())
-    {
-        for error in errors {
-            item.fail(report, error.to_string(), "rename one of them");
-        }
-    }
-    groups
+/// The groups of one section of a file.
+struct Section<'n> {
+    groups: Vec<Group>,
+    /// The section, if the file has it.
+    item: Option<Item<'n>>,
+    /// Message if a name conflicts with an earlier section; `None` shows the errors of the compiler.
+    message: Option<&'static str>,
 }
 
-/// Adds the groups of another section, and reports names that conflict with the other groups.
-fn add_own_groups(
-    mut groups: Vec<Group>,
-    own: Vec<Group>,
+/// Compiles the groups of all sections, once. If that fails, it finds the mistake: it compiles the
+/// `drafts` of the section `limits` on their own, and then one more section each time.
+fn compile(
+    sections: &[Section<'_>],
+    drafts: Option<&[DraftGroup<'_>]>,
     settings: &Settings,
-    item: Option<Item<'_>>,
-    message: &str,
     report: &mut Report,
-) -> Vec<Group> {
-    groups.extend(own);
-    if let Some(item) = item.filter(|_| report.errors() == 0)
-        && Ruleset::new(groups.clone(), settings.clone()).is_err()
+) -> Ruleset {
+    let fits = compile::dimensions_fit(drafts.unwrap_or_default(), report);
+    if report.errors() == 0
+        && let Ok(ruleset) = Ruleset::new(all_groups(sections), settings.clone())
     {
-        // Each group compiled on its own, so only a name conflict is left. Names may come from
-        // variables, so the message does not repeat them.
-        item.fail(report, message, "rename one of them");
+        return ruleset;
     }
-    groups
+    if let Some(drafts) = drafts.filter(|_| fits) {
+        compile::check(drafts, settings, report);
+    }
+    for (number, Section { item, message, .. }) in sections.iter().enumerate() {
+        let Some(item) = item.as_ref().filter(|_| report.errors() == 0) else { continue };
+        let compiled = Ruleset::new(all_groups(&sections[..=number]), settings.clone());
+        let errors = compiled.err().unwrap_or_default();
+        let mut messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        if let Some(message) = message.filter(|_| !errors.is_empty()) {
+            messages = vec![message.to_owned()];
+        }
+        for message in messages {
+            item.fail(report, message, "rename one of them");
+        }
+    }
+    // Never used, because the file has errors.
+    Ruleset::default_rules()
+}
+
+fn all_groups(sections: &[Section<'_>]) -> Vec<Group> {
+    sections.iter().flat_map(|section| section.groups.clone()).collect()
 }
 
 /// Returns the groups that apply if a file has no limits.

@@ -5,20 +5,20 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::item::Item;
-use crate::config::{Address, RedisAddress, Secret};
+use crate::config::{Address, RedisEndpoint, RedisStore};
 use crate::report::Report;
 
 const FORM: &str = "write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, \
                     or host:port,password=…,ssl=True";
 
-pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<RedisAddress> {
+pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<RedisEndpoint> {
     let text = item.scalar(report, FORM)?.text();
     let parsed = if text.contains("://") { url(text) } else { options(text) };
     parsed.map_err(|message| item.fail(report, message, FORM)).ok()
 }
 
 /// Parses `rediss://user:password@host:6380/0`.
-fn url(text: &str) -> Result<RedisAddress, &'static str> {
+fn url(text: &str) -> Result<RedisEndpoint, &'static str> {
     let tls = match text.split_once("://") {
         Some(("redis", _)) => false,
         Some(("rediss", _)) => true,
@@ -38,25 +38,25 @@ fn url(text: &str) -> Result<RedisAddress, &'static str> {
         "" => None,
         username => Some(decoded(username)?),
     };
-    let password = url.password().map(|password| decoded(password).map(Secret::new)).transpose()?;
+    let password = url.password().map(decoded).transpose()?;
     let db = match url.path().trim_start_matches('/') {
         "" => 0,
         digits => database(digits)?,
     };
-    Ok(RedisAddress { host, port, tls, username, password, db })
+    Ok(RedisEndpoint { host, port, tls, username, password, db })
 }
 
 /// Parses `host:6380,password=…,ssl=True`. Options of other clients are ignored.
-fn options(text: &str) -> Result<RedisAddress, &'static str> {
+fn options(text: &str) -> Result<RedisEndpoint, &'static str> {
     let mut parts = text.split(',').map(str::trim);
     let server = parts.next().unwrap_or_default();
-    let mut address = RedisAddress::default();
+    let mut address = RedisStore::default_server();
     for part in parts.filter(|part| !part.is_empty()) {
         let Some((name, value)) = part.split_once('=') else {
             return Err("more than one server: list them in store.cluster");
         };
         match name.trim().to_ascii_lowercase().as_str() {
-            "password" => address.password = Some(Secret::new(value)),
+            "password" => address.password = Some(value.to_owned()),
             "user" => address.username = Some(value.to_owned()),
             "ssl" => address.tls = value.eq_ignore_ascii_case("true"),
             "defaultdatabase" => address.db = database(value)?,
@@ -67,7 +67,7 @@ fn options(text: &str) -> Result<RedisAddress, &'static str> {
         Some(_) => server.parse().map_err(|()| "not a Redis address")?,
         None => checked(server, if address.tls { 6_380 } else { 6_379 })?,
     };
-    Ok(RedisAddress { host, port, ..address })
+    Ok(RedisEndpoint { host, port, ..address })
 }
 
 fn database(digits: &str) -> Result<u32, &'static str> {
@@ -89,8 +89,7 @@ mod tests {
     fn check(text: &str, expected: &str) {
         let parsed = if text.contains("://") { url(text) } else { options(text) };
         let shown = parsed.map(|address| {
-            let RedisAddress { host, port, tls, username, password, db } = address;
-            let password = password.as_ref().map(|password| password.expose().to_owned());
+            let RedisEndpoint { host, port, tls, username, password, db } = address;
             let login =
                 format!("{}:{}", username.unwrap_or_default(), password.unwrap_or_default());
             format!("{login}@{host}:{port}/{db}{}", if tls { " tls" } else { "" })

@@ -7,8 +7,8 @@ use sluicegate_core::Span;
 use super::item::{Fields, Item};
 use super::{redis, scalar};
 use crate::config::{
-    DataLossPolicy, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, Secret, SnapshotFile,
-    StoreOptions,
+    DataLossPolicy, RedisEndpoint, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload,
+    Sentinels, SnapshotFile, StoreOptions,
 };
 use crate::raw::Value;
 use crate::report::Report;
@@ -180,7 +180,7 @@ fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
     }
     let address = match url {
         Some(item) => redis::address(&item, report)?,
-        None => Default::default(),
+        None => RedisStore::default_server(),
     };
     match in_cluster {
         true => Some(RedisTopology::Cluster(vec![address])),
@@ -212,11 +212,15 @@ fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {
     let master = master.and_then(|master| scalar::text(&master, report));
     let nodes = nodes.and_then(|nodes| servers(&nodes, report));
     let username = fields.read_some("username", report, scalar::text);
-    let password = fields.read_some("password", report, scalar::text).map(Secret::new);
-    Some(RedisTopology::Sentinel { master: master?, nodes: nodes?, username, password })
+    let password = fields.read_some("password", report, scalar::text);
+    let (master, nodes) = (master?, nodes?);
+    // Encryption and database of the first sentinel apply to the master, too.
+    let first = nodes.first().cloned().unwrap_or_else(RedisStore::default_server);
+    let login = RedisEndpoint { username, password, ..first };
+    Some(RedisTopology::Sentinel(Sentinels { master, nodes, login }))
 }
 
-fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<crate::config::RedisAddress>> {
+fn servers(item: &Item<'_>, report: &mut Report) -> Option<Vec<RedisEndpoint>> {
     let items = item.list(report, "write a list of servers, such as [redis://10.0.0.1:6379]")?;
     if items.is_empty() {
         item.fail(report, "empty list of servers", "write at least one server");

@@ -267,17 +267,14 @@ fn redis_is_found_in_every_topology() {
         panic!("a cluster")
     };
     assert_eq!((nodes.len(), nodes[2].host.as_str()), (3, "10.0.0.3"));
-    let RedisTopology::Sentinel { master, nodes, username, password } = topology("redis_sentinel")
-    else {
-        panic!("sentinels")
-    };
-    let of_sentinel = nodes[1].password.as_ref().map(|password| password.expose());
-    assert_eq!((master.as_str(), of_sentinel), ("mymaster", Some("sentinel-password")));
-    let login = (username.as_deref(), password.as_ref().map(|password| password.expose()));
+    let RedisTopology::Sentinel(found) = topology("redis_sentinel") else { panic!("sentinels") };
+    let of_sentinel = found.nodes[1].password.as_deref();
+    assert_eq!((found.master.as_str(), of_sentinel), ("mymaster", Some("sentinel-password")));
+    let login = (found.login.username.as_deref(), found.login.password.as_deref());
     assert_eq!(login, (Some("limiter"), Some("master-password")));
     let RedisTopology::Single(azure) = topology("redis_azure") else { panic!("a server") };
     assert_eq!((azure.port, azure.tls, azure.db), (6_380, true, 0));
-    assert_eq!(azure.password.unwrap().expose(), "pl4nted+s3cret=");
+    assert_eq!(azure.password.unwrap(), "pl4nted+s3cret=");
     assert!(matches!(good("store_by_variable").store, StoreOptions::Memory { keys_max: 100, .. }));
 }
 

@@ -23,13 +23,13 @@ use crate::time::{Span, Timestamp};
 /// rate is never exceeded, and the real rate is less than 1 % below it. To get there, money is
 /// counted in micro-dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
+pub struct BucketQuota {
     capacity: u64,
     drain_ns: u64,
     grain: u64,
 }
 
-impl Quota {
+impl BucketQuota {
     const DRAIN_NS_MIN: u128 = 100;
 
     /// Creates the quota of a rate, with the capacity rounded down to whole grains. Returns `None`
@@ -115,7 +115,7 @@ impl Bucket {
     /// instant fits, too.
     pub fn earliest(
         &self,
-        quota: Quota,
+        quota: BucketQuota,
         from: Timestamp,
         need: u64,
         owner: Option<Id>,
@@ -140,7 +140,13 @@ impl Bucket {
 
     /// Takes `amount` at the end of the slack of work that starts at `start`, which fills the bucket
     /// by that much. Begins a run of its owner or continues it.
-    pub fn take(&mut self, quota: Quota, start: Timestamp, slack: Slack, amount: u64) -> Pour {
+    pub fn take(
+        &mut self,
+        quota: BucketQuota,
+        start: Timestamp,
+        slack: Slack,
+        amount: u64,
+    ) -> Pour {
         let poured = |empty_at_ns: u64, at: Timestamp| {
             let end = u128::from(empty_at_ns.max(nanos(at))).saturating_add(quota.cost_ns(amount));
             u64::try_from(end).unwrap_or(u64::MAX)
@@ -171,7 +177,7 @@ impl Bucket {
     /// If something is booked for a later time, only the part that will not have drained by then is
     /// given back, because the bucket may be empty in between. Amounts given back since may have
     /// let this one drain sooner; all of them are assumed to have been taken before it.
-    pub fn give_back(&mut self, quota: Quota, pour: Pour, amount: u64, now: Timestamp) {
+    pub fn give_back(&mut self, quota: BucketQuota, pour: Pour, amount: u64, now: Timestamp) {
         let sooner = self.given_back_ns.saturating_sub(pour.given_back_ns);
         let undrained = pour.drained_at_ns.saturating_sub(sooner);
         let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
@@ -194,13 +200,13 @@ impl Bucket {
     }
 
     /// Gives back up to `amount` of what has not drained at `now`.
-    pub fn refund(&mut self, quota: Quota, amount: u64, now: Timestamp) {
+    pub fn refund(&mut self, quota: BucketQuota, amount: u64, now: Timestamp) {
         let all = Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };
         self.give_back(quota, all, amount, now);
     }
 
     /// Returns the level at `now`, rounded up, and the time at which the bucket will be empty.
-    pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
+    pub fn reading(&self, quota: BucketQuota, now: Timestamp) -> Reading {
         let level_ns = self.empty_at_ns.saturating_sub(nanos(now));
         let used = level_ns.div_ceil(quota.drain_ns).saturating_mul(quota.grain);
         Reading::new(used, now.max(self.empty_at()))
@@ -222,9 +228,9 @@ mod tests {
     use super::*;
     use crate::limit::Limit;
 
-    fn quota(text: &str) -> Quota {
+    fn quota(text: &str) -> BucketQuota {
         match text.parse() {
-            Ok(Limit::Bucket { rate, capacity }) => Quota::new(rate, capacity).expect(text),
+            Ok(Limit::Bucket { rate, capacity }) => BucketQuota::new(rate, capacity).expect(text),
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -234,7 +240,7 @@ mod tests {
     }
 
     /// Returns the number of single units admitted at each instant.
-    fn admitted(quota: Quota, bucket: &mut Bucket, now: Timestamp) -> u64 {
+    fn admitted(quota: BucketQuota, bucket: &mut Bucket, now: Timestamp) -> u64 {
         let mut admitted = 0;
         while bucket.earliest(quota, now, 1, None) == EarliestStart::at(now) {
             bucket.take(quota, now, Slack::NONE, 1);
@@ -347,7 +353,7 @@ mod tests {
         Slack { span: Span::from_millis(millis), owner: Some(Id::from_bits(owner)) }
     }
 
-    fn start_of(bucket: &Bucket, quota: Quota, owner: Option<u128>) -> u64 {
+    fn start_of(bucket: &Bucket, quota: BucketQuota, owner: Option<u128>) -> u64 {
         match bucket.earliest(quota, at(0), 1, owner.map(Id::from_bits)) {
             EarliestStart::At { start, .. } => start.since(at(0)).as_micros() / 1_000,
             never => panic!("{never:?}"),

@@ -272,7 +272,7 @@ impl Cell {
                 slices.give_back(end, used.amount);
             }
             (CellState::Bucket(bucket), Mark::Bucket { pour, drain_ns, grain }) => {
-                let quota = bucket::Quota::raw(drain_ns, grain);
+                let quota = bucket::BucketQuota::raw(drain_ns, grain);
                 bucket.give_back(quota, pour, used.amount, now);
             }
             _ => {}
@@ -310,7 +310,7 @@ impl Cell {
         match (self.state_mut(), mark) {
             (CellState::Log(log), Mark::Log(_)) => log.take(now, amount),
             (CellState::Slices(slices), Mark::Slice(_, window)) => {
-                slices.take(window::Quota { limit: 0, window }.slice(now), amount);
+                slices.take(window::WindowQuota { limit: 0, window }.slice(now), amount);
             }
             (CellState::Slices(slices), Mark::Period(end, boundaries)) => {
                 // A settlement after the known periods belongs to the period of its use.
@@ -318,7 +318,7 @@ impl Cell {
                 slices.take(end, amount);
             }
             (CellState::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
-                bucket.take(bucket::Quota::raw(drain_ns, grain), now, Slack::NONE, amount);
+                bucket.take(bucket::BucketQuota::raw(drain_ns, grain), now, Slack::NONE, amount);
             }
             _ => {}
         }
@@ -422,7 +422,7 @@ impl Cell {
 /// room for both, or after.
 fn earliest_with_inherited(
     log: &Log,
-    quotas: &[log::Quota],
+    quotas: &[log::LogQuota],
     (amount, at): (u64, Timestamp),
     from: Timestamp,
     need: u64,
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_successor_starts_with_all_usage_of_the_shared_cell() {
-        let quotas = [log::Quota { limit: 5, window: Span::from_secs(10) }];
+        let quotas = [log::LogQuota { limit: 5, window: Span::from_secs(10) }];
         let meter = Meter::Log((&quotas[..]).into());
         let mut shared = Cell::new(&meter);
         for second in [1, 2, 3] {
@@ -489,8 +489,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_cell_has_a_successor() {
-        let window = Meter::Windowed(window::Quota { limit: 9, window: Span::from_secs(10) });
-        let slots = Meter::Leases(concurrency::Quota { limit: 3, lease: Span::from_secs(30) });
+        let window = Meter::Windowed(window::WindowQuota { limit: 9, window: Span::from_secs(10) });
+        let slots = Meter::Leases(concurrency::SlotQuota { limit: 3, lease: Span::from_secs(30) });
         for (meter, amounts, free) in [(window, [4, 3], at(12)), (slots, [1, 1], at(32))] {
             let mut shared = Cell::new(&meter);
             for (second, amount) in (1..).zip(amounts) {

@@ -9,7 +9,7 @@ use crate::time::{Span, Timestamp};
 
 /// Limit on concurrent work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
+pub struct SlotQuota {
     /// Number of slots.
     pub limit: u64,
     /// Lifetime of a lease without renewal.
@@ -35,7 +35,7 @@ impl Leases {
     /// renewed.
     ///
     /// A release can only make it earlier. O(leases that have to expire).
-    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
+    pub fn earliest(&self, quota: SlotQuota, from: Timestamp, need: u64) -> EarliestStart {
         let Some(spare) = quota.limit.checked_sub(need) else {
             return EarliestStart::Never { limit: 0 };
         };
@@ -136,7 +136,7 @@ impl Leases {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota { limit: 3, lease: Span::from_secs(30) };
+    const QUOTA: SlotQuota = SlotQuota { limit: 3, lease: Span::from_secs(30) };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)

@@ -9,7 +9,7 @@ use crate::time::{Span, Timestamp};
 
 /// Limit of one window of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
+pub struct LogQuota {
     /// Maximum number of requests in any interval of length `window`.
     pub limit: u64,
     /// Length of the window.
@@ -38,7 +38,7 @@ impl Log {
     ///
     /// With k = limit − need + 1, this is the time at which the k-th newest entry expires,
     /// including entries booked for the future. Every later instant fits, too. O(quotas).
-    pub fn earliest(&self, quotas: &[Quota], from: Timestamp, need: u64) -> EarliestStart {
+    pub fn earliest(&self, quotas: &[LogQuota], from: Timestamp, need: u64) -> EarliestStart {
         let scores = self.live();
         let mut earliest = EarliestStart::at(from);
         for (index, quota) in quotas.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Log {
     }
 
     /// Removes the entries that have left the longest window of `quotas` by `now`.
-    pub fn purge(&mut self, quotas: &[Quota], now: Timestamp) {
+    pub fn purge(&mut self, quotas: &[LogQuota], now: Timestamp) {
         let Some(window) = quotas.iter().map(|quota| quota.window).max() else {
             return;
         };
@@ -123,7 +123,7 @@ impl Log {
 
     /// Returns the number of entries in the window at `now` and the time at which the oldest of
     /// them expires. O(log n).
-    pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
+    pub fn reading(&self, quota: LogQuota, now: Timestamp) -> Reading {
         let scores = self.live();
         let first = match scores.first() {
             Some(&oldest) if oldest + quota.window > now => 0,
@@ -175,8 +175,8 @@ mod tests {
         Timestamp::from_secs(1_000 + seconds)
     }
 
-    fn quota(limit: u64, seconds: u64) -> Quota {
-        Quota { limit, window: Span::from_secs(seconds) }
+    fn quota(limit: u64, seconds: u64) -> LogQuota {
+        LogQuota { limit, window: Span::from_secs(seconds) }
     }
 
     fn log(scores: &[u64]) -> Log {
@@ -187,7 +187,7 @@ mod tests {
         log
     }
 
-    fn start(log: &Log, quotas: &[Quota], now: u64, need: u64) -> Option<u64> {
+    fn start(log: &Log, quotas: &[LogQuota], now: u64, need: u64) -> Option<u64> {
         match log.earliest(quotas, at(now), need) {
             EarliestStart::At { start, .. } => Some(start.as_micros() / 1_000_000 - 1_000),
             _ => None,

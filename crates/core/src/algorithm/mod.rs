@@ -51,15 +51,15 @@ impl Slack {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meter<'r> {
     /// An exact log, shared by all windows of a rule.
-    Log(Cow<'r, [log::Quota]>),
+    Log(Cow<'r, [log::LogQuota]>),
     /// A rolling window, counted in hundredths of its length.
-    Windowed(window::Quota),
+    Windowed(window::WindowQuota),
     /// A calendar period.
     Calendar(window::CalendarQuota),
     /// A token bucket.
-    Bucket(bucket::Quota),
+    Bucket(bucket::BucketQuota),
     /// Concurrency slots, each held by a lease.
-    Leases(concurrency::Quota),
+    Leases(concurrency::SlotQuota),
 }
 
 impl Meter<'_> {

@@ -12,14 +12,14 @@ use crate::time::{EXACT_MAX, Span, Timestamp};
 
 /// Limit of a rolling window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Quota {
+pub struct WindowQuota {
     /// Maximum amount in any interval of length `window`.
     pub limit: u64,
     /// Length of the window.
     pub window: Span,
 }
 
-impl Quota {
+impl WindowQuota {
     /// Returns the end of the slice that contains `at`.
     pub const fn slice(self, at: Timestamp) -> Timestamp {
         // Windows last at least a millisecond, so a slice lasts at least ten microseconds.
@@ -57,7 +57,7 @@ impl Slices {
     /// fits, too.
     ///
     /// O(1) while there is room, otherwise O(slices that have to expire).
-    pub fn earliest(&self, quota: Quota, from: Timestamp, need: u64) -> EarliestStart {
+    pub fn earliest(&self, quota: WindowQuota, from: Timestamp, need: u64) -> EarliestStart {
         let Some(spare) = quota.limit.checked_sub(need) else {
             return EarliestStart::Never { limit: 0 };
         };
@@ -159,7 +159,7 @@ impl Slices {
     }
 
     /// Returns the usage in the window at `now` and the time at which the oldest slice expires.
-    pub fn reading(&self, quota: Quota, now: Timestamp) -> Reading {
+    pub fn reading(&self, quota: WindowQuota, now: Timestamp) -> Reading {
         let mut used = self.total;
         for slice in &self.slices {
             if slice.end + quota.window > now {
@@ -195,7 +195,7 @@ impl Slices {
 mod tests {
     use super::*;
 
-    const QUOTA: Quota = Quota { limit: 100, window: Span::from_secs(100) };
+    const QUOTA: WindowQuota = WindowQuota { limit: 100, window: Span::from_secs(100) };
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_secs(seconds)

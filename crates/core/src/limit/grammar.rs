@@ -163,7 +163,7 @@ fn shaped(rate: Rate, shape: &str) -> Result<Limit, LimitError> {
         _ => return Err(LimitError::Shape(shape.to_owned())),
     };
     match limit {
-        Limit::Bucket { rate, capacity } if bucket::Quota::new(rate, capacity).is_none() => {
+        Limit::Bucket { rate, capacity } if bucket::BucketQuota::new(rate, capacity).is_none() => {
             Err(LimitError::Fast(rate.unit))
         }
         limit => Ok(limit),

@@ -99,7 +99,7 @@ fn carried(former: &Limit, current: &Limit) -> Option<Limit> {
         Shape::Log => Some(Limit::Exact(rate)),
         Shape::Sums => Some(Limit::Windowed(rate)),
         Shape::Bucket => {
-            bucket::Quota::new(rate, amount)?;
+            bucket::BucketQuota::new(rate, amount)?;
             Some(Limit::Bucket { rate, capacity: amount })
         }
     }

@@ -34,11 +34,11 @@ pub(crate) struct CellSpec {
 
 #[derive(Clone, Debug)]
 pub(crate) enum MeterSpec {
-    Log(Vec<log::Quota>),
-    Windowed(window::Quota),
+    Log(Vec<log::LogQuota>),
+    Windowed(window::WindowQuota),
     Calendar(u64, Calendar),
-    Bucket(bucket::Quota),
-    Leases(concurrency::Quota),
+    Bucket(bucket::BucketQuota),
+    Leases(concurrency::SlotQuota),
 }
 
 /// Returns the counters of a rule: one log for all exact windows of a unit, one counter for each
@@ -157,26 +157,27 @@ impl CellSpec {
 impl MeterSpec {
     fn new(limit: &Limit, rule: &Rule) -> Self {
         match limit {
-            Limit::Exact(rate) => {
-                Self::Log(vec![log::Quota { limit: rate.amount.get(), window: rate.window.span() }])
-            }
-            Limit::Windowed(rate) => Self::Windowed(window::Quota {
+            Limit::Exact(rate) => Self::Log(vec![log::LogQuota {
+                limit: rate.amount.get(),
+                window: rate.window.span(),
+            }]),
+            Limit::Windowed(rate) => Self::Windowed(window::WindowQuota {
                 limit: rate.amount.get(),
                 window: rate.window.span(),
             }),
             Limit::Calendar { amount, calendar, .. } => {
                 Self::Calendar(amount.get(), calendar.clone())
             }
-            Limit::Banned { .. } => Self::Windowed(window::Quota {
+            Limit::Banned { .. } => Self::Windowed(window::WindowQuota {
                 limit: Limit::BAN.amount.get(),
                 window: Limit::BAN.window.span(),
             }),
             Limit::Bucket { rate, capacity } => Self::Bucket(
-                bucket::Quota::new(*rate, *capacity)
+                bucket::BucketQuota::new(*rate, *capacity)
                     .expect("a limit that can't be metered is refused by its parser"),
             ),
             Limit::Concurrent(amount) => {
-                Self::Leases(concurrency::Quota { limit: amount.get(), lease: rule.lease })
+                Self::Leases(concurrency::SlotQuota { limit: amount.get(), lease: rule.lease })
             }
         }
     }

@@ -318,9 +318,19 @@ impl Ruleset {
         &self.settings.outage
     }
 
+    /// Returns the settings that the rules were compiled with.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Returns the prices of tokens.
     pub fn prices(&self) -> &PriceBook {
         &self.settings.prices
+    }
+
+    /// Returns the prices of tokens, to change them.
+    pub fn prices_mut(&mut self) -> &mut PriceBook {
+        Arc::make_mut(&mut self.settings.prices)
     }
 
     /// Returns true if some outage policy admits requests while the store does not answer.

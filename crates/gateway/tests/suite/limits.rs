@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sluicegate_config::{CALLER, LearnOptions, ROUTE, Route};
+use sluicegate_config::{CALLER, LearnOptions, ROUTE, RouteOptions};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
 use sluicegate_testkit::eventually_is_async;
@@ -46,7 +46,7 @@ async fn with_a_queue_all_pass_paced() {
 #[tokio::test]
 async fn lead_and_slack_of_a_route_with_a_limit_are_metrics() {
     let upstream = Upstream::start().await;
-    let free = Route { name: "free".to_owned(), ..route(upstream.address) };
+    let free = RouteOptions { name: "free".to_owned(), ..route(upstream.address) };
     let routes = vec![limited(upstream.address, "1000/h", Duration::from_secs(10)), free];
     let proxy = Proxy::with(options(routes), Vec::new()).await;
     assert_eq!(proxy.get("/").await.status, 200);

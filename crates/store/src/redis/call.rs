@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use sluicegate_core::algorithm::Meter;
-use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, Quota};
+use sluicegate_core::algorithm::log::{ENTRIES_PER_CHARGE_MAX, LogQuota};
 use sluicegate_core::backlog::BacklogReport;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::override_store::OverridesVersion;
@@ -209,7 +209,7 @@ impl Call {
         if plan.needs_record() || plan.charges().is_empty() {
             return None;
         }
-        let quotas: Option<Vec<&[Quota]>> = plan.charges().iter().map(fast_quotas).collect();
+        let quotas: Option<Vec<&[LogQuota]>> = plan.charges().iter().map(fast_quotas).collect();
         let quotas = quotas?;
         let windows = plan.charges().iter().map(|charge| charge.meter.window());
         // The entry that is kept longest shows whether the plan was admitted before.
@@ -464,7 +464,7 @@ impl Call {
 
 /// Returns the quotas of a charge that the fast script can decide: an exact log that needs nothing
 /// read besides its entries.
-fn fast_quotas<'a>(charge: &'a Charge<'_>) -> Option<&'a [Quota]> {
+fn fast_quotas<'a>(charge: &'a Charge<'_>) -> Option<&'a [LogQuota]> {
     let Meter::Log(quotas) = &charge.meter else { return None };
     let fits = quotas.iter().all(|quota| charge.need <= quota.limit);
     let plain = charge.need == charge.take && !charge.shadow() && !charge.refunds();

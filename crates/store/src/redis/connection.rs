@@ -9,23 +9,11 @@ use super::heartbeat::DataLoss;
 use super::keys::Layout;
 use super::link::{ConnectionState, Link, LinkOptions};
 use super::reply::Reply;
-use super::sentinel::{LinkTarget, Sentinels};
-use super::server::RedisEndpoint;
+use super::sentinel::LinkTarget;
 use super::slot::ClusterSlot;
+use crate::redis_servers::RedisTopology;
 
-/// The servers that make up a Redis.
-#[derive(Clone, Debug)]
-pub enum Topology {
-    /// One server.
-    Single(RedisEndpoint),
-    /// A cluster, discovered through any of these servers. All its servers use the login of the
-    /// first.
-    Cluster(Vec<RedisEndpoint>),
-    /// The current master of a set of sentinels.
-    Sentinel(Sentinels),
-}
-
-impl Topology {
+impl RedisTopology {
     pub(super) const fn layout(&self) -> Layout {
         match self {
             Self::Single(_) | Self::Sentinel(_) => Layout::SingleServer,
@@ -42,13 +30,15 @@ pub(super) enum RedisConnection {
 }
 
 impl RedisConnection {
-    pub(super) fn open(topology: Topology, options: LinkOptions) -> Self {
+    pub(super) fn open(topology: RedisTopology, options: LinkOptions) -> Self {
         match topology {
-            Topology::Single(server) => Self::Link(Link::open(LinkTarget::Server(server), options)),
-            Topology::Sentinel(sentinels) => {
+            RedisTopology::Single(server) => {
+                Self::Link(Link::open(LinkTarget::Server(server), options))
+            }
+            RedisTopology::Sentinel(sentinels) => {
                 Self::Link(Link::open(LinkTarget::Master(sentinels), options))
             }
-            Topology::Cluster(seeds) => Self::Cluster(Cluster::open(seeds, options)),
+            RedisTopology::Cluster(seeds) => Self::Cluster(Cluster::open(seeds, options)),
         }
     }
 

@@ -53,15 +53,13 @@ use sluicegate_core::{Decision, Id, Key, Plan, Span, Store, Timestamp};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-pub use connection::Topology;
 pub use failure::WriteRefusal;
 pub use link::ConnectionState;
 pub use operation_stats::{OperationStats, RedisOperation};
 pub use retry::RetryPolicy;
-pub use sentinel::Sentinels;
-pub use server::RedisEndpoint;
 
 use crate::clock::MonotonicClock;
+pub use crate::redis_servers::{RedisEndpoint, RedisTopology, Sentinels};
 use call::{Call, PlanOperation, RecordOperation};
 use connection::RedisConnection;
 use denial_cache::DenialCache;
@@ -81,7 +79,7 @@ use slot::ClusterSlot;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The servers to use.
-    pub topology: Topology,
+    pub topology: RedisTopology,
     /// Prefix of every key, except literal keys of the configuration.
     pub key_prefix: String,
     /// Timeouts and retries of a call.
@@ -97,11 +95,11 @@ pub struct Options {
 impl Options {
     /// Returns the default settings for one server.
     pub fn new(server: RedisEndpoint) -> Self {
-        Self::on(Topology::Single(server))
+        Self::on(RedisTopology::Single(server))
     }
 
     /// Returns the default settings for a topology.
-    pub fn on(topology: Topology) -> Self {
+    pub fn on(topology: RedisTopology) -> Self {
         Self {
             topology,
             key_prefix: "sg:".to_owned(),

@@ -10,24 +10,14 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 
-use super::server::{ConnectError, RedisEndpoint, ServerAddress, query};
+use super::server::{ConnectError, ServerAddress, query};
+use crate::redis_servers::{RedisEndpoint, Sentinels};
 
 /// The server that a link connects to.
 #[derive(Clone)]
 pub(super) enum LinkTarget {
     Server(RedisEndpoint),
     Master(Sentinels),
-}
-
-/// The sentinels that monitor a master.
-#[derive(Clone, Debug)]
-pub struct Sentinels {
-    /// Name under which they monitor it.
-    pub master: String,
-    /// The sentinels, each with its own login.
-    pub nodes: Vec<RedisEndpoint>,
-    /// Login for the master; its host and port are ignored.
-    pub login: RedisEndpoint,
 }
 
 impl LinkTarget {

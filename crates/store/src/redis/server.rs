@@ -1,7 +1,5 @@
-//! One Redis server: [`RedisEndpoint`] is its address and login, and [`ServerInfo`] is what the
-//! store reads from it when it connects.
+//! Connects to one Redis server. [`ServerInfo`] is what the store reads from it then.
 
-use std::fmt;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -13,37 +11,7 @@ use tokio::time::timeout;
 
 use super::failure::WriteRefusal;
 use super::script::{ScriptClock, ScriptKind, Scripts};
-
-/// Address and login of a server.
-#[derive(Clone)]
-pub struct RedisEndpoint {
-    /// Host name or IP address.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
-    /// Turns on TLS. The certificate must be valid for the host.
-    pub tls: bool,
-    /// User name, if not the server's default user.
-    pub username: Option<String>,
-    /// Password, if there is one.
-    pub password: Option<String>,
-    /// Number of the database.
-    pub db: u32,
-}
-
-impl RedisEndpoint {
-    /// Returns a server without TLS and password.
-    pub fn at(host: impl Into<String>, port: u16) -> Self {
-        Self { host: host.into(), port, tls: false, username: None, password: None, db: 0 }
-    }
-}
-
-impl fmt::Debug for RedisEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, tls, username: _, password: _, db } = self;
-        write!(f, "Server({host}:{port}/{db}, tls: {tls})")
-    }
-}
+pub(super) use crate::redis_servers::RedisEndpoint;
 
 /// Address of a server in a cluster or behind sentinels: `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -229,12 +197,5 @@ mod tests {
         };
         assert!(!script(info).starts_with("#!lua"), "a syntax error before 7");
         assert!(script("redis_version:7.0.15").starts_with("#!lua\n"));
-    }
-
-    #[test]
-    fn a_server_does_not_print_its_password() {
-        let server =
-            RedisEndpoint { password: Some("hush".to_owned()), ..RedisEndpoint::at("host", 6_379) };
-        assert_eq!(format!("{server:?}"), "Server(host:6379/0, tls: false)");
     }
 }

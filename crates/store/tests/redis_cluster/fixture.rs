@@ -9,7 +9,7 @@ use sluicegate_core::store::{Error, StoreFailure};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
-use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy, Topology};
+use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RedisTopology, RetryPolicy};
 use sluicegate_testkit::redis::RedisCluster;
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -67,14 +67,14 @@ impl TestRequest {
     }
 }
 
-pub(crate) fn seeds(cluster: &RedisCluster) -> Topology {
+pub(crate) fn seeds(cluster: &RedisCluster) -> RedisTopology {
     let all = cluster.primaries.iter().chain(&cluster.replicas);
-    Topology::Cluster(all.map(|server| RedisEndpoint::at("127.0.0.1", server.port)).collect())
+    RedisTopology::Cluster(all.map(|server| RedisEndpoint::at("127.0.0.1", server.port)).collect())
 }
 
 impl Fixture {
     /// Returns a node whose rules keep all counters of a user in one slot.
-    pub(crate) async fn by_user(topology: Topology, rules: &[(&str, &[&str])]) -> Self {
+    pub(crate) async fn by_user(topology: RedisTopology, rules: &[(&str, &[&str])]) -> Self {
         let rule = |(name, limits): &(&str, &[&str])| {
             let limits = limits.iter().map(|text| text.parse::<Limit>().expect("a limit"));
             Group::new(*name, [Rule::new(*name, limits).per(&["user"])])
@@ -86,7 +86,7 @@ impl Fixture {
     }
 
     /// Returns a node with limits for all users together (`ALL`) and for each user (`USER`).
-    pub(crate) async fn new(topology: Topology, all: &[&str], user: &[&str]) -> Self {
+    pub(crate) async fn new(topology: RedisTopology, all: &[&str], user: &[&str]) -> Self {
         let limits = |texts: &[&str]| -> Vec<Limit> {
             texts.iter().map(|text| text.parse().expect("a limit")).collect()
         };
@@ -98,14 +98,14 @@ impl Fixture {
     }
 
     /// Returns a node with a limit under a literal key.
-    pub(crate) async fn literal(topology: Topology, key: &str, limit: &str) -> Self {
+    pub(crate) async fn literal(topology: RedisTopology, key: &str, limit: &str) -> Self {
         let limit = limit.parse::<Limit>().expect(limit);
         let rule = Rule { key: Some(key.to_owned()), ..Rule::new("LITERAL", [limit]) };
         let groups = vec![Group::new("g", [rule])];
         Self::under(topology, Ruleset::new(groups, Settings::default()).expect("rules")).await
     }
 
-    async fn under(topology: Topology, rules: Ruleset) -> Self {
+    async fn under(topology: RedisTopology, rules: Ruleset) -> Self {
         let options = Options { retry: RETRY_POLICY, ..Options::on(topology) };
         let store = Redis::new(options);
         assert!(store.wait_until_up(ms(10_000)).await, "no connection: {:?}", store.state());

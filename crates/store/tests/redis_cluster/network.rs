@@ -1,6 +1,6 @@
 //! A network that drops replies and delays messages, between a node and every server.
 
-use sluicegate_store::redis::{RedisEndpoint, Topology};
+use sluicegate_store::redis::{RedisEndpoint, RedisTopology};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::RedisCluster;
 
@@ -36,7 +36,7 @@ impl ProxiedCluster {
 
     async fn fixture(&self, all: &str, user: &str) -> Fixture {
         let seeds = self.proxies.iter().map(|proxy| RedisEndpoint::at("127.0.0.1", proxy.port));
-        Fixture::new(Topology::Cluster(seeds.collect()), &[all], &[user]).await
+        Fixture::new(RedisTopology::Cluster(seeds.collect()), &[all], &[user]).await
     }
 }
 

@@ -1,18 +1,18 @@
 //! A master that fails, and the replica that the sentinels promote.
 
 use sluicegate_core::store::Error;
-use sluicegate_store::redis::{ConnectionState, RedisEndpoint, Sentinels, Topology};
+use sluicegate_store::redis::{ConnectionState, RedisEndpoint, RedisTopology, Sentinels};
 use sluicegate_testkit::redis::{MASTER, RedisSentinel, RedisServer};
 use tokio::time::sleep;
 
 use crate::fixture::{Fixture, ms, ours};
 
-fn topology(redis: &RedisSentinel) -> Topology {
+fn topology(redis: &RedisSentinel) -> RedisTopology {
     let server = |server: &RedisServer| RedisEndpoint::at("127.0.0.1", server.port);
     let mut nodes: Vec<_> = redis.sentinels.iter().map(server).collect();
     // The first sentinel in the list does not exist.
     nodes.insert(0, RedisEndpoint::at("127.0.0.1", 1));
-    Topology::Sentinel(Sentinels {
+    RedisTopology::Sentinel(Sentinels {
         master: MASTER.to_owned(),
         nodes,
         login: RedisEndpoint::at("", 0),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::ChargeParams;
-use sluicegate_core::algorithm::bucket::Quota as BucketQuota;
+use sluicegate_core::algorithm::bucket::BucketQuota;
 use sluicegate_core::algorithm::{EarliestStart, Meter, Reading, Slack};
 use sluicegate_core::id::Id;
 use sluicegate_core::limit::Boundaries;

@@ -11,8 +11,8 @@ use sluicegate_core::{Id, Span, Timestamp};
 /// The usage of one key.
 #[derive(Debug)]
 pub(crate) enum Counter {
-    Log { log: Log, quotas: Vec<log::Quota> },
-    Bucket { bucket: Bucket, quota: bucket::Quota, latest: Timestamp },
+    Log { log: Log, quotas: Vec<log::LogQuota> },
+    Bucket { bucket: Bucket, quota: bucket::BucketQuota, latest: Timestamp },
 }
 
 /// A reference to one charged unit, needed to refund it.
@@ -39,7 +39,7 @@ pub(crate) enum RefundMode {
 }
 
 impl Counter {
-    pub(crate) fn log(quotas: Vec<log::Quota>) -> Self {
+    pub(crate) fn log(quotas: Vec<log::LogQuota>) -> Self {
         Self::Log { log: Log::default(), quotas }
     }
 
@@ -47,7 +47,7 @@ impl Counter {
     pub(crate) fn bucket(capacity: u64, drain: Span) -> Self {
         let limit = format!("1/{drain} burst {capacity}");
         let quota = match limit.parse() {
-            Ok(Limit::Bucket { rate, capacity }) => bucket::Quota::new(rate, capacity),
+            Ok(Limit::Bucket { rate, capacity }) => bucket::BucketQuota::new(rate, capacity),
             _ => None,
         };
         let quota = quota.expect("a drain of milliseconds can be metered");
@@ -198,7 +198,7 @@ fn start(earliest: EarliestStart) -> Timestamp {
 }
 
 /// Returns a description of more than `limit` uses within one window.
-pub(crate) fn exceeded(quota: log::Quota, sorted: &[Timestamp]) -> Option<String> {
+pub(crate) fn exceeded(quota: log::LogQuota, sorted: &[Timestamp]) -> Option<String> {
     let more = usize::try_from(quota.limit).expect("a limit of a simulation is small") + 1;
     let crowd = sorted.windows(more).find(|crowd| crowd[more - 1] < crowd[0] + quota.window)?;
     let within = crowd[more - 1].since(crowd[0]);
@@ -206,7 +206,7 @@ pub(crate) fn exceeded(quota: log::Quota, sorted: &[Timestamp]) -> Option<String
 }
 
 /// Returns a description of an interval with more uses than a full bucket plus its drain.
-fn poured(quota: bucket::Quota, sorted: &[Timestamp]) -> Option<String> {
+fn poured(quota: bucket::BucketQuota, sorted: &[Timestamp]) -> Option<String> {
     for (from, &first) in sorted.iter().enumerate() {
         for (&last, count) in sorted[from..].iter().zip(1_u64..) {
             let over = count.saturating_sub(quota.capacity());

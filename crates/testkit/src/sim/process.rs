@@ -30,9 +30,8 @@ impl FaultRates {
 pub(crate) enum ProcessState {
     /// It handles the event.
     Runs,
-    /// It is suspended (SIGSTOP, a long pause of a virtual machine) and handles the event this much
-    /// later.
-    Stalls { for_us: u64 },
+    /// It is suspended (SIGSTOP, a long pause of a virtual machine) and handles the event later.
+    Stalls,
     /// It crashes before it handles the event.
     Crashes,
     /// It has crashed before.
@@ -51,7 +50,8 @@ impl Process {
         Self { stalled_until_us: 0, down_until_us: 0 }
     }
 
-    /// Draws the state of the process for its next event.
+    /// Draws the state of the process `name` for its next event. A suspended process gets the event
+    /// again later.
     ///
     /// The events that wait for a suspended process arrive in any order when it continues: a reply
     /// and its timeout are then both due, and the process may see either first.
@@ -59,6 +59,8 @@ impl Process {
         &mut self,
         sim: &mut Scheduler<E>,
         faults: FaultRates,
+        name: impl Fn() -> String,
+        event: &E,
     ) -> ProcessState {
         let now_us = sim.now_us();
         if self.down_until_us > now_us {
@@ -66,6 +68,8 @@ impl Process {
         }
         if sim.stormy() && self.stalled_until_us <= now_us {
             if sim.rng.chance(faults.crash_per_mille) {
+                sim.count("crashed");
+                sim.note(|| format!("{} crashes", name()));
                 return ProcessState::Crashes;
             }
             if sim.rng.chance(faults.stall_per_mille) {
@@ -74,7 +78,11 @@ impl Process {
         }
         if self.stalled_until_us > now_us {
             let jitter_us = sim.rng.between(1, 50);
-            return ProcessState::Stalls { for_us: self.stalled_until_us - now_us + jitter_us };
+            let for_us = self.stalled_until_us - now_us + jitter_us;
+            sim.count("stalled");
+            sim.note(|| format!("{} is stopped for {for_us} us more", name()));
+            sim.after(for_us, event.clone());
+            return ProcessState::Stalls;
         }
         ProcessState::Runs
     }

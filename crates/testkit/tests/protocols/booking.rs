@@ -1,7 +1,7 @@
 //! Tests of the booking protocol.
 
 crate::protocol! {
-    booking holds in what_goes_never_exceeds_the_limit_however_holders_stall and sees [
+    booking with BookingMistake holds in what_goes_never_exceeds_the_limit_however_holders_stall and sees [
         "allowed",
         "booked",
         "early",

@@ -1,7 +1,7 @@
 //! Tests of the protocol for one plan over counters in several slots.
 
 crate::protocol! {
-    cross_slot holds in what_is_admitted_is_charged_in_every_slot_and_the_rest_nowhere and sees [
+    cross_slot with CrossSlotMistake holds in what_is_admitted_is_charged_in_every_slot_and_the_rest_nowhere and sees [
         "allowed",
         "not admitted",
         "denied by a slot",

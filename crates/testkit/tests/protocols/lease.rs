@@ -1,7 +1,7 @@
 //! Tests of the lease protocol.
 
 crate::protocol! {
-    lease holds in no_more_work_than_there_are_slots_and_dead_holders_free_theirs and sees [
+    lease with LeaseMistake holds in no_more_work_than_there_are_slots_and_dead_holders_free_theirs and sees [
         "held",
         "renewed",
         "denied",

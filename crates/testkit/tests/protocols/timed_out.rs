@@ -1,7 +1,7 @@
 //! Tests of the protocol for calls that timed out and are rolled back.
 
 crate::protocol! {
-    timed_out holds in what_was_denied_is_not_charged_and_what_was_admitted_is and sees [
+    timed_out with TimedOutMistake holds in what_was_denied_is_not_charged_and_what_was_admitted_is and sees [
         "allowed",
         "denied",
         "given up",

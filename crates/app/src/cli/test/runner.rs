@@ -49,7 +49,7 @@ impl TestRun {
     fn new(config: &Config, start: Timestamp) -> Self {
         let clock = Arc::new(VirtualClock::new(start));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
-        let limiter = Limiter::new(config.ruleset(), AnyStore::custom(store));
+        let limiter = Limiter::new(config.ruleset().clone(), AnyStore::custom(store));
         let service = Service::new(limiter, clock.clone(), Vec::new());
         Self { start, clock, service, handles: HashMap::new() }
     }

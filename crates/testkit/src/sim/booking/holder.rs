@@ -2,7 +2,7 @@
 
 use sluicegate_core::{Id, Timestamp};
 
-use super::{Event, Mistake, Operation, Reply, Request, Sim};
+use super::{BookingMistake, Event, Operation, Reply, Request, Sim};
 use crate::sim::counter::Counter;
 use crate::sim::process::Process;
 
@@ -34,7 +34,7 @@ pub(super) struct Holder {
     wanted: bool,
     /// Time by which its clock is behind that of the store; only `OwnClock` uses it.
     behind_us: u64,
-    mistake: Option<Mistake>,
+    mistake: Option<BookingMistake>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Holder {
         number: usize,
         job: u64,
         (aim, owner): (Aim, Option<usize>),
-        mistake: Option<Mistake>,
+        mistake: Option<BookingMistake>,
     ) -> Self {
         Self {
             number,
@@ -140,8 +140,8 @@ impl Holder {
                 let good_until_us = ask.sent_us + good_for.as_micros();
                 let received_us = sim.now_us();
                 let opens_us = match self.mistake {
-                    Some(Mistake::GoesBeforeStart) => received_us,
-                    Some(Mistake::StartCountedFromSent) => {
+                    Some(BookingMistake::GoesBeforeStart) => received_us,
+                    Some(BookingMistake::StartCountedFromSent) => {
                         received_us.max(ask.sent_us + opens_in.as_micros())
                     }
                     _ => received_us + opens_in.as_micros(),
@@ -153,7 +153,7 @@ impl Holder {
             Reply::Booked { wait } | Reply::Early { wait } | Reply::Rebooked { wait } => {
                 // Its slow clock shows the start this much later.
                 let behind_us = match self.mistake {
-                    Some(Mistake::OwnClock) => self.behind_us,
+                    Some(BookingMistake::OwnClock) => self.behind_us,
                     _ => 0,
                 };
                 self.wait(sim, wait.as_micros() + behind_us, Operation::Claim);
@@ -178,11 +178,11 @@ impl Holder {
     ) -> Option<StartTime> {
         let now_us = sim.now_us();
         let mut ready_us = opens_us.max(now_us);
-        let own = own.filter(|_| self.mistake != Some(Mistake::OwnerIgnoresRealStarts));
+        let own = own.filter(|_| self.mistake != Some(BookingMistake::OwnerIgnoresRealStarts));
         if let Some(own) = &own {
             ready_us = own.earliest(Timestamp::from_micros(ready_us)).as_micros();
         }
-        if ready_us > good_until_us && self.mistake != Some(Mistake::StaleGo) {
+        if ready_us > good_until_us && self.mistake != Some(BookingMistake::StaleGo) {
             self.too_late(sim);
         } else if ready_us == now_us {
             if let Some(own) = own {

@@ -79,7 +79,7 @@ mod check;
 mod holder;
 mod store;
 
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 use sluicegate_core::{Id, Span, Timestamp};
 
 use super::counter::Counter;
@@ -98,7 +98,7 @@ const SLACK: Span = Span::from_millis(10);
 
 /// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum BookingMistake {
     /// A plain acquire ignores bookings.
     AcquireIgnoresBookings,
     /// A booking is charged at its start, but used until its slack is over.
@@ -140,7 +140,7 @@ pub enum Mistake {
 }
 
 /// Runs the simulation of a seed.
-pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+pub fn run(seed: u64, mistake: Option<BookingMistake>, tracing: Tracing) -> Run {
     let mut simulation = Simulation::random(seed, mistake, tracing);
     simulation.play();
     simulation.rest();
@@ -208,11 +208,11 @@ struct Simulation {
     owners: Vec<Counter>,
     check: Check,
     lead: Span,
-    mistake: Option<Mistake>,
+    mistake: Option<BookingMistake>,
 }
 
 impl Simulation {
-    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+    fn random(seed: u64, mistake: Option<BookingMistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
         let faults = FaultRates::random(rng, STALL_MAX);
@@ -220,10 +220,10 @@ impl Simulation {
         let window = Span::from_millis(rng.between(40, 200));
         let counter = match rng.between(0, 2) {
             0 => Counter::bucket(limit, Span::from_millis(rng.between(20, 100))),
-            1 => Counter::log(vec![Quota { limit, window }]),
+            1 => Counter::log(vec![LogQuota { limit, window }]),
             _ => {
-                let longer = Quota { limit: limit * 2, window: window + window + window };
-                Counter::log(vec![Quota { limit, window }, longer])
+                let longer = LogQuota { limit: limit * 2, window: window + window + window };
+                Counter::log(vec![LogQuota { limit, window }, longer])
             }
         };
         let horizon = Span::from_millis(rng.between(300, 2_000));
@@ -331,17 +331,10 @@ impl Simulation {
         if holder.ended() {
             return;
         }
-        match holder.process.draw_state(sim, self.faults) {
+        match holder.process.draw_state(sim, self.faults, || format!("holder {number}"), &event) {
             ProcessState::Runs => {}
-            ProcessState::Stalls { for_us } => {
-                sim.count("stalled");
-                sim.note(|| format!("holder {number} is stopped for {for_us} us more"));
-                return sim.after(for_us, event);
-            }
-            ProcessState::Dead => return,
+            ProcessState::Stalls | ProcessState::Dead => return,
             ProcessState::Crashes => {
-                sim.count("crashed");
-                sim.note(|| format!("holder {number} crashes"));
                 holder.process.down_until(u64::MAX);
                 if holder.aim == Aim::Booked && holder.owner.is_none() {
                     let delay_us = sim.rng.between(1_000, 300_000);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sluicegate_core::algorithm::Slack;
 use sluicegate_core::{Id, Span, Timestamp};
 
-use super::{Mistake, Reply, SLACK};
+use super::{BookingMistake, Reply, SLACK};
 use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 
 pub(super) struct Store {
@@ -21,7 +21,7 @@ pub(super) struct Store {
     records: BTreeMap<u64, Record>,
     written: u64,
     given_back: u64,
-    mistake: Option<Mistake>,
+    mistake: Option<BookingMistake>,
 }
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl Store {
         counter: Counter,
         ahead_us: u64,
         (horizon, lead): (Span, Span),
-        mistake: Option<Mistake>,
+        mistake: Option<BookingMistake>,
     ) -> Self {
         let records = BTreeMap::new();
         let (closed_until, written, given_back) = (Timestamp::ZERO, 0, 0);
@@ -91,7 +91,9 @@ impl Store {
             return Reply::Allow { at };
         }
         let start = match self.mistake {
-            Some(Mistake::AcquireIgnoresBookings) => self.counter.earliest_without_bookings(now),
+            Some(BookingMistake::AcquireIgnoresBookings) => {
+                self.counter.earliest_without_bookings(now)
+            }
             _ => self.counter.earliest(now),
         };
         if start > now || now < self.closed_until {
@@ -133,7 +135,7 @@ impl Store {
     pub(super) fn book(&mut self, now: Timestamp, id: u64, owner: Option<Id>) -> Reply {
         let state = self.records.get(&id).map(|record| record.state).unwrap_or_default();
         match state {
-            RecordState::Booked(booking) if self.mistake != Some(Mistake::BookedAgain) => {
+            RecordState::Booked(booking) if self.mistake != Some(BookingMistake::BookedAgain) => {
                 Reply::Booked { wait: booking.start.since(now) }
             }
             RecordState::Unbooked | RecordState::Booked(_) => {
@@ -162,7 +164,7 @@ impl Store {
             RecordState::Unbooked if had_go => Reply::Spent,
             RecordState::Unbooked => Reply::Unknown,
             RecordState::Booked(_)
-                if had_go && self.mistake != Some(Mistake::SpentClaimantGoes) =>
+                if had_go && self.mistake != Some(BookingMistake::SpentClaimantGoes) =>
             {
                 Reply::Spent
             }
@@ -179,14 +181,15 @@ impl Store {
                 self.rebook(now, id, owner)
             }
             RecordState::Open { claimant: first, booking, .. } => {
-                let mine = first == claimant || self.mistake == Some(Mistake::SecondClaimantGoes);
+                let mine =
+                    first == claimant || self.mistake == Some(BookingMistake::SecondClaimantGoes);
                 if mine && self.is_good(booking, now) {
                     return self.go(now, id, claimant, booking);
                 }
-                if had_go && self.mistake != Some(Mistake::LateRepetitionRebooks) {
+                if had_go && self.mistake != Some(BookingMistake::LateRepetitionRebooks) {
                     return Reply::Spent;
                 }
-                if self.mistake == Some(Mistake::RebookingRemovesUsed) {
+                if self.mistake == Some(BookingMistake::RebookingRemovesUsed) {
                     self.give_back(booking.mark, now);
                 }
                 self.rebook(now, id, owner)
@@ -199,7 +202,8 @@ impl Store {
         match self.records.get(&id).map(|record| record.state) {
             Some(RecordState::Booked(booking)) => self.give_back(booking.mark, now),
             Some(RecordState::Open { claimant: first, booking, .. })
-                if first == claimant || self.mistake == Some(Mistake::CancelGivesBackUsed) =>
+                if first == claimant
+                    || self.mistake == Some(BookingMistake::CancelGivesBackUsed) =>
             {
                 self.give_back(booking.mark, now);
                 if let Some(record) = self.records.get_mut(&id) {
@@ -209,18 +213,18 @@ impl Store {
             _ => {}
         }
         match self.mistake {
-            Some(Mistake::CancelWithoutTombstone) => self.set(id, RecordState::Unbooked),
+            Some(BookingMistake::CancelWithoutTombstone) => self.set(id, RecordState::Unbooked),
             _ => self.set(id, RecordState::Cancelled),
         }
         Reply::Cancelled
     }
 
     fn is_open(&self, at: Timestamp) -> bool {
-        at >= self.closed_until || self.mistake == Some(Mistake::EarlyClaimIgnoresGate)
+        at >= self.closed_until || self.mistake == Some(BookingMistake::EarlyClaimIgnoresGate)
     }
 
     fn is_good(&self, booking: Booking, now: Timestamp) -> bool {
-        now <= booking.start + SLACK || self.mistake == Some(Mistake::LateClaimGoes)
+        now <= booking.start + SLACK || self.mistake == Some(BookingMistake::LateClaimGoes)
     }
 
     fn go(&mut self, now: Timestamp, id: u64, claimant: u64, booking: Booking) -> Reply {
@@ -234,7 +238,7 @@ impl Store {
             record.had_go.push(claimant);
         }
         let good_for = match self.mistake {
-            Some(Mistake::LateClaimGoes) => SLACK,
+            Some(BookingMistake::LateClaimGoes) => SLACK,
             _ => (booking.start + SLACK).since(now),
         };
         Reply::Go { decided, opens_in: booking.start.since(now), good_for }
@@ -264,7 +268,7 @@ impl Store {
 
     fn charge(&mut self, start: Timestamp, owner: Option<Id>) -> Booking {
         let span = match self.mistake {
-            Some(Mistake::WrittenAtStart) => Span::ZERO,
+            Some(BookingMistake::WrittenAtStart) => Span::ZERO,
             _ => SLACK,
         };
         self.written += 1;
@@ -274,7 +278,7 @@ impl Store {
     /// Returns the owner that a booking is counted for.
     fn seen_owner(&self, owner: Option<Id>) -> Option<Id> {
         match self.mistake {
-            Some(Mistake::OwnersShareRun) => owner.map(|_| Id::from_bits(0)),
+            Some(BookingMistake::OwnersShareRun) => owner.map(|_| Id::from_bits(0)),
             _ => owner,
         }
     }
@@ -282,8 +286,8 @@ impl Store {
     fn give_back(&mut self, mark: ChargeMark, now: Timestamp) {
         self.given_back += 1;
         let how = match self.mistake {
-            Some(Mistake::BucketForgetsLater) => RefundMode::ForgetsLater,
-            Some(Mistake::BucketForgetsGivenBack) => RefundMode::ForgetsGivenBack,
+            Some(BookingMistake::BucketForgetsLater) => RefundMode::ForgetsLater,
+            Some(BookingMistake::BucketForgetsGivenBack) => RefundMode::ForgetsGivenBack,
             _ => RefundMode::Safe,
         };
         self.counter.give_back(mark, now, how);

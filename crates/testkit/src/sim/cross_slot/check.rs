@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate_core::Timestamp;
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 
 use super::{CounterIndex, Work};
 use crate::sim::counter::exceeded;
 
 /// Every charge ever written, and every reply to a client.
 pub(super) struct Check {
-    quota: Quota,
+    quota: LogQuota,
     charges: Vec<Charge>,
     orphaned: Vec<bool>,
     /// Time at which a slot last recorded a rollback of a client's attempt.
@@ -33,7 +33,7 @@ struct Charge {
 }
 
 impl Check {
-    pub(super) fn new(quota: Quota, clients: usize) -> Self {
+    pub(super) fn new(quota: LogQuota, clients: usize) -> Self {
         Self {
             quota,
             charges: Vec::new(),

@@ -67,7 +67,7 @@ mod slot;
 
 use std::fmt;
 
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 use sluicegate_core::{Span, Timestamp};
 
 use super::explore::{Run, Tracing};
@@ -93,7 +93,7 @@ const STORMY: Span = Span::from_millis(900);
 
 /// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum CrossSlotMistake {
     /// A rollback forgets the attempt, so that a late reserve is charged.
     NoTombstone,
     /// A tombstone expires before the last message can have arrived.
@@ -125,7 +125,7 @@ pub enum Mistake {
 }
 
 /// Runs the simulation of a seed.
-pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+pub fn run(seed: u64, mistake: Option<CrossSlotMistake>, tracing: Tracing) -> Run {
     let mut simulation = Simulation::random(seed, mistake, tracing);
     simulation.play();
     let finding = simulation.check.left_over();
@@ -184,17 +184,17 @@ struct Simulation {
     slots: Vec<Slot>,
     nodes: Vec<Node>,
     clients: Vec<Client>,
-    quota: Quota,
-    mistake: Option<Mistake>,
+    quota: LogQuota,
+    mistake: Option<CrossSlotMistake>,
 }
 
 impl Simulation {
-    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+    fn random(seed: u64, mistake: Option<CrossSlotMistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
         let faults = FaultRates::random(rng, STALL_MAX);
         let window = Span::from_millis(rng.between(60, 400));
-        let quota = Quota { limit: rng.between(1, 3), window };
+        let quota = LogQuota { limit: rng.between(1, 3), window };
         let slots: Vec<_> =
             (0..rng.index(2) + 2).map(|number| Slot::random(number, quota, rng, mistake)).collect();
         let nodes: Vec<_> = (0..rng.index(2) + 2)
@@ -240,7 +240,7 @@ impl Simulation {
         let now = self.sim.clock(slot.ahead_us);
         let (from, work, answer) = match event {
             Event::Reserve { from, work, counters, sent, .. } => {
-                let by = if self.mistake == Some(Mistake::NodeClock) { sent } else { now };
+                let by = if self.mistake == Some(CrossSlotMistake::NodeClock) { sent } else { now };
                 (from, work, slot.reserve(now, by, work, &counters, &mut self.check))
             }
             Event::TakeBack { from, work, .. } => {
@@ -269,17 +269,10 @@ impl Simulation {
 
     fn node(&mut self, number: usize, event: Event) {
         let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
-        match node.process.draw_state(sim, self.faults) {
+        match node.process.draw_state(sim, self.faults, || format!("node {number}"), &event) {
             ProcessState::Runs => {}
-            ProcessState::Stalls { for_us } => {
-                sim.count("stalled");
-                sim.note(|| format!("node {number} is stopped for {for_us} us more"));
-                return sim.after(for_us, event);
-            }
-            ProcessState::Dead => return,
+            ProcessState::Stalls | ProcessState::Dead => return,
             ProcessState::Crashes => {
-                sim.count("crashed");
-                sim.note(|| format!("node {number} crashes"));
                 let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
                 node.process.down_until(down_us);
                 for client in node.crash() {

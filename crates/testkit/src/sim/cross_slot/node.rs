@@ -2,7 +2,7 @@
 
 use sluicegate_core::Span;
 
-use super::{CounterIndex, DEADLINE, Event, LIFE, Mistake, Reply, Sim, TIMEOUT, Work};
+use super::{CounterIndex, CrossSlotMistake, DEADLINE, Event, LIFE, Reply, Sim, TIMEOUT, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
@@ -14,7 +14,7 @@ pub(super) struct Node {
     attempts: Vec<Attempt>,
     /// Time for which a charge counts.
     window: Span,
-    mistake: Option<Mistake>,
+    mistake: Option<CrossSlotMistake>,
 }
 
 /// One attempt to have a plan admitted.
@@ -56,7 +56,7 @@ impl Node {
         number: usize,
         window: Span,
         rng: &mut Rng,
-        mistake: Option<Mistake>,
+        mistake: Option<CrossSlotMistake>,
     ) -> Self {
         let ahead_us = rng.between(0, 30_000);
         let process = Process::new();
@@ -140,10 +140,10 @@ impl Node {
         // A node that was suspended must not send an old request: the slots may have forgotten by
         // now that they charged it.
         let late = lasts_us >= DEADLINE.as_micros();
-        let late = late && self.mistake != Some(Mistake::RetryAfterDeadline);
+        let late = late && self.mistake != Some(CrossSlotMistake::RetryAfterDeadline);
         if attempt.step == 1 && !late {
             sim.count("retried");
-            if self.mistake == Some(Mistake::RetryUnderNewId) {
+            if self.mistake == Some(CrossSlotMistake::RetryUnderNewId) {
                 attempt.work.id = sim.fresh();
                 attempt.work.attempt = sim.fresh();
             }
@@ -159,14 +159,14 @@ impl Node {
         let attempt = &mut self.attempts[place];
         attempt.phase = Phase::TakingBack;
         attempt.since_us = sim.now_us();
-        if self.mistake == Some(Mistake::TakeBackWhereReserved) {
+        if self.mistake == Some(CrossSlotMistake::TakeBackWhereReserved) {
             attempt.parts.retain(|part| part.answer == Some(Reply::Reserved));
         }
         for part in &mut attempt.parts {
             part.answer = None;
         }
         attempt.send(sim, self.number, self.ahead_us);
-        if self.mistake == Some(Mistake::TakeBackOnce) || attempt.parts.is_empty() {
+        if self.mistake == Some(CrossSlotMistake::TakeBackOnce) || attempt.parts.is_empty() {
             self.attempts.swap_remove(place);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 use sluicegate_core::{Span, Timestamp};
 
 use super::check::Check;
-use super::{DELAY_MAX, LIFE, Mistake, Reply, Work};
+use super::{CrossSlotMistake, DELAY_MAX, LIFE, Reply, Work};
 use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 use crate::sim::rng::Rng;
 
@@ -22,7 +22,7 @@ pub(super) struct Slot {
     pub(super) counters: Vec<Counter>,
     records: BTreeMap<u64, Record>,
     window: Span,
-    mistake: Option<Mistake>,
+    mistake: Option<CrossSlotMistake>,
 }
 
 /// The record of an id.
@@ -47,9 +47,9 @@ enum AttemptState {
 impl Slot {
     pub(super) fn random(
         number: usize,
-        quota: Quota,
+        quota: LogQuota,
         rng: &mut Rng,
-        mistake: Option<Mistake>,
+        mistake: Option<CrossSlotMistake>,
     ) -> Self {
         let counters = (0..rng.between(1, 2)).map(|_| Counter::log(vec![quota])).collect();
         Self {
@@ -75,15 +75,15 @@ impl Slot {
         if let Some(record) = self.records.get_mut(&work.id) {
             match record.attempts.get(&work.attempt) {
                 Some(AttemptState::TakenBack) => return Reply::Refused,
-                _ if self.mistake == Some(Mistake::ChargedAgain) => {}
+                _ if self.mistake == Some(CrossSlotMistake::ChargedAgain) => {}
                 Some(AttemptState::Holds | AttemptState::Held) => return Reply::Reserved,
-                None if self.mistake == Some(Mistake::TombstoneForAll)
+                None if self.mistake == Some(CrossSlotMistake::TombstoneForAll)
                     && record.charged.is_empty() =>
                 {
                     return Reply::Refused;
                 }
                 None if record.counts(now, self.window, self.mistake) => {
-                    if self.mistake == Some(Mistake::LastAttemptOwns) {
+                    if self.mistake == Some(CrossSlotMistake::LastAttemptOwns) {
                         record.attempts.clear();
                     }
                     record.attempts.insert(work.attempt, AttemptState::Holds);
@@ -108,7 +108,7 @@ impl Slot {
         }
         record.attempts.insert(work.attempt, AttemptState::Holds);
         record.keep(match self.mistake {
-            Some(Mistake::ShortRecord) => now + SHORT_RECORD,
+            Some(CrossSlotMistake::ShortRecord) => now + SHORT_RECORD,
             _ => (now + LIFE).max(now + self.window),
         });
         Reply::Reserved
@@ -120,9 +120,9 @@ impl Slot {
         record.attempts.insert(work.attempt, AttemptState::TakenBack);
         record.keep(now + LIFE);
         let held = record.attempts.values().any(|standing| *standing == AttemptState::Holds);
-        if !held || self.mistake == Some(Mistake::TakeBackForAll) {
+        if !held || self.mistake == Some(CrossSlotMistake::TakeBackForAll) {
             for (counter, mark) in record.charged.drain(..) {
-                if self.mistake == Some(Mistake::TakeBackByScore) {
+                if self.mistake == Some(CrossSlotMistake::TakeBackByScore) {
                     continue;
                 }
                 self.counters[counter].give_back(mark, now, RefundMode::Safe);
@@ -130,13 +130,13 @@ impl Slot {
             }
         }
         match self.mistake {
-            Some(Mistake::TakeBackByScore) => {
+            Some(CrossSlotMistake::TakeBackByScore) => {
                 self.counters.iter_mut().for_each(Counter::give_back_newest);
             }
-            Some(Mistake::NoTombstone) => {
+            Some(CrossSlotMistake::NoTombstone) => {
                 record.attempts.remove(&work.attempt);
             }
-            Some(Mistake::ShortTombstone) if record.charged.is_empty() => {
+            Some(CrossSlotMistake::ShortTombstone) if record.charged.is_empty() => {
                 record.expires = now + SHORT_TOMBSTONE;
             }
             _ => {}
@@ -155,9 +155,9 @@ impl Record {
     }
 
     /// Returns true if there is a charge that another attempt may share.
-    fn counts(&self, now: Timestamp, window: Span, mistake: Option<Mistake>) -> bool {
+    fn counts(&self, now: Timestamp, window: Span, mistake: Option<CrossSlotMistake>) -> bool {
         let in_window = self.charged_at + window > now;
-        !self.charged.is_empty() && (in_window || mistake == Some(Mistake::SharesAgedOut))
+        !self.charged.is_empty() && (in_window || mistake == Some(CrossSlotMistake::SharesAgedOut))
     }
 
     /// Forgets an earlier charge, which has left its window.

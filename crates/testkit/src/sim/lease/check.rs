@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 
 use sluicegate_core::Timestamp;
-use sluicegate_core::algorithm::concurrency::Quota;
+use sluicegate_core::algorithm::concurrency::SlotQuota;
 
 use super::holder::WorkSpan;
 use super::{Operation, Reply};
 
 pub(super) struct Check {
-    pub(super) quota: Quota,
+    pub(super) quota: SlotQuota,
     worked: Vec<WorkSpan>,
     /// Time until which an id holds a slot, by the store's replies; `None` after its release.
     rightly: BTreeMap<u64, Option<Timestamp>>,
 }
 
 impl Check {
-    pub(super) const fn new(quota: Quota) -> Self {
+    pub(super) const fn new(quota: SlotQuota) -> Self {
         Self { quota, worked: Vec::new(), rightly: BTreeMap::new() }
     }
 

@@ -2,7 +2,7 @@
 
 use sluicegate_core::Span;
 
-use super::{DELAY_MAX, Event, Mistake, Operation, Reply, Request, Sim, Timer};
+use super::{DELAY_MAX, Event, LeaseMistake, Operation, Reply, Request, Sim, Timer};
 use crate::sim::process::Process;
 
 /// Timeout of a request to the store.
@@ -21,7 +21,7 @@ pub(super) struct Holder {
     acquires: u32,
     slot: usize,
     worked: Option<WorkSpan>,
-    mistake: Option<Mistake>,
+    mistake: Option<LeaseMistake>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,12 @@ pub(super) struct WorkSpan {
 }
 
 impl Holder {
-    pub(super) const fn new(number: usize, id: u64, lease: Span, mistake: Option<Mistake>) -> Self {
+    pub(super) const fn new(
+        number: usize,
+        id: u64,
+        lease: Span,
+        mistake: Option<LeaseMistake>,
+    ) -> Self {
         Self {
             number,
             id,
@@ -153,8 +158,8 @@ impl Holder {
     /// Returns the time until which the holder may work, from the remaining time in the reply.
     fn deadline_us(&self, sim: &Sim, ask: Request, left: Span) -> u64 {
         match self.mistake {
-            Some(Mistake::CountsFromAnswer) => sim.now_us() + left.as_micros(),
-            Some(Mistake::CountsWholeLease) => ask.sent_us + self.lease_us,
+            Some(LeaseMistake::CountsFromAnswer) => sim.now_us() + left.as_micros(),
+            Some(LeaseMistake::CountsWholeLease) => ask.sent_us + self.lease_us,
             _ => ask.sent_us + left.as_micros(),
         }
     }

@@ -55,7 +55,7 @@ mod holder;
 mod store;
 
 use sluicegate_core::Span;
-use sluicegate_core::algorithm::concurrency::Quota;
+use sluicegate_core::algorithm::concurrency::SlotQuota;
 
 use super::explore::{Run, Tracing};
 use super::process::{FaultRates, ProcessState};
@@ -70,7 +70,7 @@ const STORMY: Span = Span::from_millis(900);
 
 /// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum LeaseMistake {
     /// A lease counts until it is released.
     NeverExpires,
     /// A renewal is confirmed and changes nothing.
@@ -94,7 +94,7 @@ pub enum Mistake {
 }
 
 /// Runs the simulation of a seed.
-pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+pub fn run(seed: u64, mistake: Option<LeaseMistake>, tracing: Tracing) -> Run {
     let mut simulation = Simulation::random(seed, mistake, tracing);
     simulation.play();
     simulation.rest();
@@ -159,16 +159,16 @@ struct Simulation {
     store: Store,
     holders: Vec<Holder>,
     check: Check,
-    mistake: Option<Mistake>,
+    mistake: Option<LeaseMistake>,
 }
 
 impl Simulation {
-    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+    fn random(seed: u64, mistake: Option<LeaseMistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
         let faults = FaultRates::random(rng, STALL_MAX);
         let lease = Span::from_millis(rng.between(30, 200));
-        let quota = Quota { limit: rng.between(1, 3), lease };
+        let quota = SlotQuota { limit: rng.between(1, 3), lease };
         let store = Store::new(quota, rng.between(0, 8_000), mistake);
         for _ in 0..sim.rng.between(4, 12) {
             let delay_us = sim.rng.between(0, 600_000);
@@ -223,12 +223,9 @@ impl Simulation {
         if holder.ended() {
             return;
         }
-        match holder.process.draw_state(sim, self.faults) {
+        match holder.process.draw_state(sim, self.faults, || format!("holder {number}"), &event) {
             ProcessState::Runs => {}
-            ProcessState::Stalls { for_us } => {
-                sim.count("stalled");
-                sim.note(|| format!("holder {number} is stopped for {for_us} us more"));
-                sim.after(for_us, event);
+            ProcessState::Stalls => {
                 // No observer can tell a slow holder from a dead one.
                 if sim.rng.chance(100) {
                     self.replace(number);
@@ -237,8 +234,6 @@ impl Simulation {
             }
             ProcessState::Dead => return,
             ProcessState::Crashes => {
-                sim.count("crashed");
-                sim.note(|| format!("holder {number} crashes"));
                 holder.process.down_until(u64::MAX);
                 self.check.worked(holder.crash(sim.now_us()));
                 return self.replace(number);
@@ -258,7 +253,7 @@ impl Simulation {
     /// Starts another holder for the work of one that died, or seems to have.
     fn replace(&mut self, number: usize) {
         let id = match self.mistake {
-            Some(Mistake::ReplacementSharesId) => self.holders[number].id,
+            Some(LeaseMistake::ReplacementSharesId) => self.holders[number].id,
             _ => self.sim.fresh(),
         };
         let delay_us = self.sim.rng.between(1_000, 100_000);

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use sluicegate_core::algorithm::EarliestStart;
-use sluicegate_core::algorithm::concurrency::{Leases, Quota};
+use sluicegate_core::algorithm::concurrency::{Leases, SlotQuota};
 use sluicegate_core::{Id, Span, Timestamp};
 
-use super::{DELAY_MAX, Mistake, Reply};
+use super::{DELAY_MAX, LeaseMistake, Reply};
 
 pub(super) struct Store {
     /// Time by which its clock is ahead of the true time.
     pub(super) ahead_us: u64,
-    quota: Quota,
+    quota: SlotQuota,
     leases: Leases,
     records: BTreeMap<u64, Record>,
     /// Id that holds each slot; used only by releases by number.
     slots: Vec<Option<u64>>,
-    mistake: Option<Mistake>,
+    mistake: Option<LeaseMistake>,
 }
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ struct Record {
 }
 
 impl Store {
-    pub(super) fn new(quota: Quota, ahead_us: u64, mistake: Option<Mistake>) -> Self {
+    pub(super) fn new(quota: SlotQuota, ahead_us: u64, mistake: Option<LeaseMistake>) -> Self {
         let slots = usize::try_from(quota.limit).expect("a limit of a simulation is small");
         Self {
             ahead_us,
@@ -43,7 +43,7 @@ impl Store {
         self.advance(now);
         if let Some(&record) = self.records.get(&id) {
             return match self.mistake {
-                Some(Mistake::ReplayOfExpired) if !record.released => {
+                Some(LeaseMistake::ReplayOfExpired) if !record.released => {
                     self.held(id, self.quota.lease)
                 }
                 _ if !record.released && record.until > now => {
@@ -64,10 +64,10 @@ impl Store {
             return Reply::Lost;
         };
         if record.released || record.until <= now {
-            let revives = self.mistake == Some(Mistake::RenewalRevives) && !record.released;
+            let revives = self.mistake == Some(LeaseMistake::RenewalRevives) && !record.released;
             return if revives { self.take(now, id) } else { Reply::Lost };
         }
-        if self.mistake == Some(Mistake::RenewalIgnored) {
+        if self.mistake == Some(LeaseMistake::RenewalIgnored) {
             return self.held(id, self.quota.lease);
         }
         let later = self.until(now);
@@ -79,7 +79,7 @@ impl Store {
     pub(super) fn release(&mut self, now: Timestamp, id: u64, slot: usize) -> Reply {
         self.advance(now);
         let ends = match self.mistake {
-            Some(Mistake::ReleaseBySlot) => self.slots[slot],
+            Some(LeaseMistake::ReleaseBySlot) => self.slots[slot],
             _ => Some(id),
         };
         if let Some(record) = ends.and_then(|ends| self.records.get_mut(&ends).zip(Some(ends))) {
@@ -90,7 +90,7 @@ impl Store {
             }
         }
         self.slots.iter_mut().filter(|slot| **slot == ends).for_each(|slot| *slot = None);
-        if self.mistake == Some(Mistake::ReleaseWithoutTombstone) {
+        if self.mistake == Some(LeaseMistake::ReleaseWithoutTombstone) {
             self.records.remove(&id);
             return Reply::Released;
         }
@@ -117,8 +117,10 @@ impl Store {
 
     fn until(&self, now: Timestamp) -> Timestamp {
         match self.mistake {
-            Some(Mistake::ShortLease) => now + Span::from_micros(self.quota.lease.as_micros() / 2),
-            Some(Mistake::NeverExpires) => Timestamp::MAX,
+            Some(LeaseMistake::ShortLease) => {
+                now + Span::from_micros(self.quota.lease.as_micros() / 2)
+            }
+            Some(LeaseMistake::NeverExpires) => Timestamp::MAX,
             _ => now + self.quota.lease,
         }
     }

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use sluicegate_core::Timestamp;
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 
 use super::Work;
 use crate::sim::counter::exceeded;
 
 /// Every charge ever written, and every reply to a client.
 pub(super) struct Check {
-    quota: Quota,
+    quota: LogQuota,
     charges: Vec<Charge>,
     admitted: BTreeSet<u64>,
     by_policy: BTreeSet<u64>,
@@ -29,7 +29,7 @@ struct Charge {
 }
 
 impl Check {
-    pub(super) const fn new(quota: Quota) -> Self {
+    pub(super) const fn new(quota: LogQuota) -> Self {
         Self {
             quota,
             charges: Vec::new(),

@@ -51,7 +51,7 @@ mod store;
 use std::fmt;
 
 use sluicegate_core::Span;
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 
 use super::explore::{Run, Tracing};
 use super::process::{FaultRates, ProcessState};
@@ -69,7 +69,7 @@ const STORMY: Span = Span::from_millis(900);
 
 /// A bug that an implementation could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
+pub enum TimedOutMistake {
     /// A late message on an old connection is charged.
     NoFence,
     /// The fence also refuses messages on the connection of the rollback.
@@ -93,7 +93,7 @@ pub enum Mistake {
 }
 
 /// Runs the simulation of a seed.
-pub fn run(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Run {
+pub fn run(seed: u64, mistake: Option<TimedOutMistake>, tracing: Tracing) -> Run {
     let mut simulation = Simulation::random(seed, mistake, tracing);
     simulation.play();
     let finding = simulation.check.left_over();
@@ -192,12 +192,12 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn random(seed: u64, mistake: Option<Mistake>, tracing: Tracing) -> Self {
+    fn random(seed: u64, mistake: Option<TimedOutMistake>, tracing: Tracing) -> Self {
         let mut sim = Sim::new(seed, tracing, DELAY_MAX, STORMY);
         let rng = &mut sim.rng;
         let faults = FaultRates::random(rng, STALL_MAX);
         let window = Span::from_millis(rng.between(300, 3_000));
-        let quota = Quota { limit: rng.between(1, 4), window };
+        let quota = LogQuota { limit: rng.between(1, 4), window };
         let store = Store::random(quota, rng, mistake);
         let nodes: Vec<_> = (0..rng.index(2) + 1).map(|n| Node::random(n, rng, mistake)).collect();
         let mut clients: Vec<_> = (0..rng.between(4, 12)).map(|_| Client::random(rng)).collect();
@@ -241,16 +241,10 @@ impl Simulation {
 
     fn node(&mut self, number: usize, event: Event) {
         let (sim, node) = (&mut self.sim, &mut self.nodes[number]);
-        match node.process.draw_state(sim, self.faults) {
+        match node.process.draw_state(sim, self.faults, || format!("node {number}"), &event) {
             ProcessState::Runs => {}
-            ProcessState::Stalls { for_us } => {
-                sim.count("stalled");
-                return sim.after(for_us, event);
-            }
-            ProcessState::Dead => return,
+            ProcessState::Stalls | ProcessState::Dead => return,
             ProcessState::Crashes => {
-                sim.count("crashed");
-                sim.note(|| format!("node {number} crashes"));
                 let down_us = sim.now_us() + sim.rng.between(1_000, DOWN_MAX.as_micros());
                 node.process.down_until(down_us);
                 node.crash().into_iter().for_each(|attempt| self.check.orphaned(attempt));

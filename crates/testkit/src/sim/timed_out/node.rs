@@ -1,7 +1,7 @@
 //! [`Node`]: a limiter process that uses one connection at a time, and rolls back attempts that it
 //! gave up.
 
-use super::{Connection, DELAY_MAX, Event, Mistake, Operation, Reply, Sim, Work};
+use super::{Connection, DELAY_MAX, Event, Operation, Reply, Sim, TimedOutMistake, Work};
 use crate::sim::process::Process;
 use crate::sim::rng::Rng;
 
@@ -24,7 +24,7 @@ pub(super) struct Node {
     silent_per_mille: u64,
     /// Decisions per thousand in which the outage policy admits.
     admits_per_mille: u64,
-    mistake: Option<Mistake>,
+    mistake: Option<TimedOutMistake>,
 }
 
 /// One attempt to have a request admitted.
@@ -50,7 +50,7 @@ pub(super) enum AttemptResult {
 }
 
 impl Node {
-    pub(super) fn random(number: usize, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+    pub(super) fn random(number: usize, rng: &mut Rng, mistake: Option<TimedOutMistake>) -> Self {
         Self {
             process: Process::new(),
             connection: Connection { node: number, number: 1 },
@@ -101,7 +101,7 @@ impl Node {
         if answer == Reply::NoScript {
             let waits =
                 place.is_some_and(|place| self.attempts[place].operation != Operation::TakeBack);
-            if waits || self.mistake == Some(Mistake::ResendsGivenUp) {
+            if waits || self.mistake == Some(TimedOutMistake::ResendsGivenUp) {
                 self.put(sim, work, Operation::Acquire { whole: true });
             }
             return None;
@@ -114,7 +114,9 @@ impl Node {
             }
             (Operation::Acquire { .. }, Reply::Denied | Reply::Refused) => {
                 // A message on an earlier connection may still be charged.
-                if self.attempts[place].step > 1 && self.mistake != Some(Mistake::DeniedIsDone) {
+                if self.attempts[place].step > 1
+                    && self.mistake != Some(TimedOutMistake::DeniedIsDone)
+                {
                     sim.count("taken back after a denial");
                     self.take_back(sim, place);
                 } else {
@@ -160,7 +162,7 @@ impl Node {
             return None;
         }
         let admits = sim.rng.chance(self.admits_per_mille);
-        if !admits || self.mistake == Some(Mistake::TakesBackAdmitted) {
+        if !admits || self.mistake == Some(TimedOutMistake::TakesBackAdmitted) {
             self.take_back(sim, place);
         } else {
             self.attempts.swap_remove(place);
@@ -171,7 +173,7 @@ impl Node {
     fn take_back(&mut self, sim: &mut Sim, place: usize) {
         self.attempts[place].operation = Operation::TakeBack;
         self.send(sim, place);
-        if self.mistake == Some(Mistake::TakeBackOnce) {
+        if self.mistake == Some(TimedOutMistake::TakeBackOnce) {
             self.attempts.swap_remove(place);
         }
     }

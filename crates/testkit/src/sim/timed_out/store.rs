@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::algorithm::log::Quota;
+use sluicegate_core::algorithm::log::LogQuota;
 
 use super::check::Check;
-use super::{Connection, Mistake, Operation, Reply, Sim, Work};
+use super::{Connection, Operation, Reply, Sim, TimedOutMistake, Work};
 use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 use crate::sim::rng::Rng;
 
@@ -20,7 +20,7 @@ pub(super) struct Store {
     records: BTreeMap<u64, Record>,
     /// Fence of each node: messages on connections below this number are refused.
     fences: BTreeMap<usize, u64>,
-    mistake: Option<Mistake>,
+    mistake: Option<TimedOutMistake>,
 }
 
 #[derive(Default)]
@@ -38,7 +38,7 @@ enum AttemptState {
 }
 
 impl Store {
-    pub(super) fn random(quota: Quota, rng: &mut Rng, mistake: Option<Mistake>) -> Self {
+    pub(super) fn random(quota: LogQuota, rng: &mut Rng, mistake: Option<TimedOutMistake>) -> Self {
         Self {
             counter: Counter::log(vec![quota]),
             forgets_per_mille: rng.between(0, 80),
@@ -63,14 +63,14 @@ impl Store {
             sim.count("forgot the script");
             return Some(Reply::NoScript);
         }
-        let node = if self.mistake == Some(Mistake::FenceForAll) { 0 } else { over.node };
+        let node = if self.mistake == Some(TimedOutMistake::FenceForAll) { 0 } else { over.node };
         let fence = self.fences.get(&node).copied().unwrap_or_default();
-        if fence > over.number && self.mistake != Some(Mistake::NoFence) {
+        if fence > over.number && self.mistake != Some(TimedOutMistake::NoFence) {
             return None;
         }
         if operation == Operation::TakeBack {
             let number = match self.mistake {
-                Some(Mistake::FenceTooHigh) => over.number + 1,
+                Some(TimedOutMistake::FenceTooHigh) => over.number + 1,
                 _ => over.number,
             };
             self.fences.insert(node, number);
@@ -89,7 +89,7 @@ impl Store {
         if work.of_caller {
             let record = self.records.entry(work.id).or_default();
             let taken_back = |standing: &AttemptState| *standing == AttemptState::TakenBack;
-            let refuses_the_id = self.mistake == Some(Mistake::RefusesTheId);
+            let refuses_the_id = self.mistake == Some(TimedOutMistake::RefusesTheId);
             if record.attempts.get(&work.attempt).is_some_and(taken_back)
                 || refuses_the_id && record.attempts.values().any(taken_back)
             {
@@ -99,7 +99,7 @@ impl Store {
                 if !record.attempts.contains_key(&work.attempt) {
                     sim.count("relies on an earlier attempt");
                 }
-                if self.mistake != Some(Mistake::ReplayNotNoted) {
+                if self.mistake != Some(TimedOutMistake::ReplayNotNoted) {
                     record.attempts.insert(work.attempt, AttemptState::Holds);
                 }
                 check.shared(work);
@@ -131,7 +131,7 @@ impl Store {
             let before = record.attempts.insert(work.attempt, AttemptState::TakenBack);
             let held = record.attempts.values().any(|standing| *standing == AttemptState::Holds);
             let last = before == Some(AttemptState::Holds) && !held;
-            if last || self.mistake == Some(Mistake::TakeBackById) {
+            if last || self.mistake == Some(TimedOutMistake::TakeBackById) {
                 record.charged.take()
             } else {
                 if held && before == Some(AttemptState::Holds) {
