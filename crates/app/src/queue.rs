@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_config::{self as config, QueueBroker, QueueOptions as Config};
 use sluicegate_queue::rabbitmq::{self, QueueType};
@@ -13,6 +14,8 @@ pub(crate) struct Queues {
     options: Options,
     /// Dead-letter queues of single queues.
     dead_letters: BTreeMap<String, String>,
+    /// True if a queue was created.
+    created: AtomicBool,
 }
 
 impl Queues {
@@ -38,7 +41,8 @@ impl Queues {
             type_field: config.type_field.clone(),
             ..Options::default()
         };
-        Ok(Self { broker, options, dead_letters: BTreeMap::new() })
+        let (dead_letters, created) = (BTreeMap::new(), AtomicBool::new(false));
+        Ok(Self { broker, options, dead_letters, created })
     }
 
     /// Uses the dead-letter queues that a configuration names for its dispatcher and workers.
@@ -49,6 +53,13 @@ impl Queues {
         let named = named.filter_map(|(queue, dead)| Some((queue.clone(), dead.clone()?)));
         self.dead_letters.extend(named);
         self
+    }
+
+    /// Waits until queues that were created survive a crash of the broker.
+    pub(crate) async fn flush_created(&self) {
+        if self.created.load(Ordering::Relaxed) {
+            tokio::time::sleep(self.broker.capabilities().creation_flush.into()).await;
+        }
     }
 
     /// Opens a queue by name.
@@ -68,7 +79,15 @@ impl Queues {
         options.dead_letter = dead_letter.map(str::to_owned).or(options.dead_letter);
         let queue = Queue::new(self.broker.clone(), name, options);
         match missing {
-            MissingQueue::Create => queue.create().await?,
+            MissingQueue::Create => {
+                if queue.create().await? {
+                    self.created.store(true, Ordering::Relaxed);
+                }
+            }
+            // A dead-letter queue by its own name, to read the letters of all queues.
+            MissingQueue::Fail if name == queue.dead_letter_name() => {
+                queue.dead_depth().await?;
+            }
             // Does not check for its dead letter queue, because it may be one itself.
             MissingQueue::Fail => drop(queue.depth().await?),
         }

@@ -153,6 +153,7 @@ fn commands_on_shared_dead_letters_touch_only_those_of_their_queue() {
     assert_eq!(with(&["dlq", "replay", "b", "--job", "j-1"]), "0 dead letters replayed\n");
     assert_eq!(shell.run(&["dlq", "show", "b", "j-1", "-c", "c.yaml"]).0, Some(1));
     assert!(with(&["dlq", "list", "b"]).ends_with("\n1 dead letter\n"));
+    assert!(with(&["dlq", "list", "all-dlq"]).ends_with("\n3 dead letters\n"), "all of them");
     assert_eq!(with(&["dlq", "delete", "a", "--yes"]), "2 dead letters deleted\n");
     assert_eq!(with(&["dlq", "replay", "b"]), "1 dead letter replayed\n");
 }

@@ -58,6 +58,18 @@ pub trait Broker: Send + Sync + 'static {
     /// Checks that a queue exists and can be used.
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Creates what the broker needs to delay messages of a queue: by the fixed delays, and until
+    /// instants that are at most `longest` away. Messages with other delays can be published too, but
+    /// wait for it then. Does nothing if delays are native.
+    fn prepare_delays<'a>(
+        &'a self,
+        _queue_name: &'a QueueName,
+        _fixed: &'a [Span],
+        _longest: Span,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
     /// Creates a queue that [`Broker::check`] did not find.
     fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
@@ -111,6 +123,8 @@ pub struct Capabilities {
     pub size_max: usize,
     /// True if the server counts deliveries, and may drop a message that was redelivered too often.
     pub counts_redeliveries: bool,
+    /// Time until a queue that was just created survives a crash of the broker.
+    pub creation_flush: Span,
     /// True if relaying a message is one atomic operation, so that not even a crash creates a
     /// duplicate.
     pub atomic_relay: bool,

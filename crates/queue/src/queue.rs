@@ -108,17 +108,27 @@ impl Queue {
         self.inner.broker.capabilities()
     }
 
-    /// Creates the queue and its dead-letter queue if they do not exist.
-    pub async fn create(&self) -> Result<(), Error> {
+    /// Creates the queue and its dead-letter queue if they do not exist. Returns true if one was
+    /// created: it survives a crash of the broker after [`Capabilities::creation_flush`].
+    pub async fn create(&self) -> Result<bool, Error> {
+        let mut created = false;
         // Dead letters first: a queue must not be used before failed messages have a place to go.
         for queue_name in [&self.inner.dead, &self.inner.live] {
             match self.inner.broker.check(queue_name).await {
-                Err(Error::NoQueue { .. }) => self.inner.broker.create(queue_name).await?,
+                Err(Error::NoQueue { .. }) => {
+                    self.inner.broker.create(queue_name).await?;
+                    created = true;
+                }
                 // An existing queue stays as it is.
                 checked => checked?,
             }
         }
-        Ok(())
+        Ok(created)
+    }
+
+    /// Creates what the broker needs for delays of this queue; see [`Broker::prepare_delays`].
+    pub async fn prepare_delays(&self, fixed: &[Span], longest: Span) -> Result<(), Error> {
+        self.inner.broker.prepare_delays(&self.inner.live, fixed, longest).await
     }
 
     /// Checks that the queue and its dead-letter queue exist and can be used.

@@ -73,6 +73,11 @@ impl RabbitServer {
         end(&mut self.node);
     }
 
+    /// Kills the node as it is, also if it has not stored its queue definitions yet.
+    pub fn kill_at_once(&mut self) {
+        end(&mut self.node);
+    }
+
     /// Starts the node again with its data.
     pub fn restart(&mut self) {
         self.node = spawn(&self.folder, self.port, self.ports);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config, QueueBroker};
+use sluicegate_core::Span;
 use sluicegate_core::time::Clock;
 use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
 use sluicegate_queue::{Queue, WallClock};
@@ -25,6 +26,8 @@ use crate::wire::Role;
 
 pub(crate) use depth_poller::DepthPoller;
 
+/// Longest delay of a message whose target queue can't be used.
+const POSTPONED_MAX: Span = Span::from_secs(5);
 /// Maximum time for requeueing the messages of cancelled jobs.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -84,7 +87,9 @@ impl Jobs {
         let mut queues =
             OpenQueues { queues: Queues::open(&broker).await?, missing, open: BTreeMap::new() };
         if let Some(dispatch) = dispatch {
-            let made = jobs.dispatcher(dispatch, &mut queues, service, clock.clone()).await;
+            let horizon = config.settings().horizon;
+            let made =
+                jobs.dispatcher(dispatch, horizon, &mut queues, service, clock.clone()).await;
             jobs.dispatcher = Some(made.context("dispatch")?);
         }
         for (number, worker) in workers.into_iter().enumerate() {
@@ -92,9 +97,12 @@ impl Jobs {
                 dispatch.delay == config::DelayMode::Booked
                     && dispatch.providers.iter().any(|other| other.name == worker.provider)
             });
+            let horizon = config.settings().horizon;
+            let booked = booked.then_some(horizon);
             let made = jobs.worker(worker, booked, &mut queues, service, clock.clone()).await;
             jobs.workers.push(made.with_context(|| format!("workers[{number}]"))?);
         }
+        queues.queues.flush_created().await;
         jobs.monitor.depths.add(queues.open.into_values());
         metrics::queues(registry, jobs.monitor.depths.clone());
         Ok(jobs)
@@ -146,16 +154,25 @@ impl Jobs {
     async fn dispatcher(
         &self,
         config: &config::Dispatch,
+        horizon: Span,
         queues: &mut OpenQueues,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
         let mut targets = Vec::new();
         // Opens the target queues before the source, so that received messages can be sent on.
+        let (fixed, longest) = match config.delay {
+            config::DelayMode::Fixed(delay) => (vec![delay], Span::ZERO),
+            config::DelayMode::Booked => (Vec::new(), horizon),
+        };
         for provider in &config.providers {
-            targets.push(queues.queue(&provider.queue, None).await?);
+            let queue = queues.queue(&provider.queue, None).await?;
+            // At the start: a broker may lose a delay queue that it has just created.
+            queue.prepare_delays(&fixed, longest).await?;
+            targets.push(queue);
         }
         let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
+        source.prepare_delays(&[], longest.max(POSTPONED_MAX)).await?;
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
     }
@@ -163,7 +180,7 @@ impl Jobs {
     async fn worker(
         &self,
         config: &config::WorkerOptions,
-        booked: bool,
+        booked: Option<Span>,
         queues: &mut OpenQueues,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
@@ -177,6 +194,9 @@ impl Jobs {
             follow_ups.push(queues.queue(&emit.queue, None).await?);
         }
         let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
+        let pause = config.learn.map_or(Span::ZERO, |learn| learn.pause_max);
+        let longest = pause.max(booked.unwrap_or_default()).max(config.backoff_to);
+        jobs.prepare_delays(&[], longest).await?;
         let options = worker::Options {
             provider: config.provider.clone(),
             estimate: config.estimate,
@@ -186,7 +206,7 @@ impl Jobs {
             backoff: Backoff { from: config.backoff_from, to: config.backoff_to },
             timeout: config.timeout,
             enabled: config.enabled,
-            booked,
+            booked: booked.is_some(),
             learn: config.learn,
         };
         let queues = worker::Queues { jobs, results, follow_ups };

@@ -48,6 +48,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     priorities: true,
     size_max: SIZE_MAX,
     counts_redeliveries: false,
+    creation_flush: Span::ZERO,
     atomic_relay: true,
 };
 

@@ -1,7 +1,7 @@
 //! [`RabbitConnection`]: the connection to RabbitMQ, which is opened when it is needed and reopened
 //! when it is lost.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
@@ -28,6 +28,8 @@ const HEARTBEAT: u16 = 10;
 
 pub(super) struct RabbitConnection {
     uri: AMQPUri,
+    /// Time until a queue that was just declared survives a crash of RabbitMQ.
+    pub(super) creation_flush: Span,
     current: Mutex<ConnectionState>,
     /// Number of connection attempts.
     attempts: AtomicU64,
@@ -44,18 +46,20 @@ enum ConnectionState {
     Down(Error),
 }
 
-/// An open connection, with the channel on which all messages are published.
+/// An open connection, with a channel for each queue that messages are published to: a queue that
+/// does not answer blocks its channel, and must not block messages for other queues.
 pub(super) struct OpenConnection {
     connection: Connection,
-    pub(super) publishing: Channel,
-    /// Delay queues that were declared on this connection.
-    declared: Lock<HashSet<String>>,
+    publishing: Lock<HashMap<String, Channel>>,
+    opening: Mutex<()>,
+    /// Delay queues that were declared on this connection, and when.
+    declared: Lock<HashMap<String, Timestamp>>,
     /// Times at which queues were last found.
     seen: Lock<HashMap<String, Timestamp>>,
 }
 
 impl RabbitConnection {
-    pub(super) fn new(url: &str) -> Result<Self, Error> {
+    pub(super) fn new(url: &str, creation_flush: Span) -> Result<Self, Error> {
         let mut uri: AMQPUri = url.parse().map_err(|_| {
             let form = "queue.url is not a RabbitMQ address: write amqp://user:password@host:5672/ \
                         or amqps://, with / in names as %2f";
@@ -68,7 +72,7 @@ impl RabbitConnection {
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let (current, attempts) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { uri, current, attempts, delays: Lock::default() })
+        Ok(Self { uri, creation_flush, current, attempts, delays: Lock::default() })
     }
 
     /// Returns the open connection, or connects. Only one caller connects at a time; the others
@@ -125,11 +129,10 @@ impl RabbitConnection {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let connection = with_timeout(Connection::connect_uri(self.uri.clone(), properties)).await;
         let connection = connection.map_err(|error| failure::of_connecting(&host, error))?;
-        let publishing = with_timeout(connection.create_channel()).await?;
-        with_timeout(publishing.confirm_select(ConfirmSelectOptions::default())).await?;
         Ok(OpenConnection {
             connection,
-            publishing,
+            publishing: Lock::default(),
+            opening: Mutex::default(),
             declared: Lock::default(),
             seen: Lock::default(),
         })
@@ -145,8 +148,36 @@ impl std::fmt::Debug for RabbitConnection {
 }
 
 impl OpenConnection {
-    fn is_up(&self) -> bool {
-        self.connection.status().connected() && self.publishing.status().connected()
+    /// Returns true if the connection was not lost.
+    pub(super) fn is_up(&self) -> bool {
+        self.connection.status().connected()
+    }
+
+    /// Returns the channel on which messages for a queue are published, or opens it.
+    pub(super) async fn publishing(&self, queue: &str) -> Result<Channel, Error> {
+        let known = || self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = || known().get(queue).filter(|channel| channel.status().connected()).cloned();
+        if let Some(channel) = open() {
+            return Ok(channel);
+        }
+        // One at a time: otherwise many messages would open a channel each.
+        let _opening = self.opening.lock().await;
+        if let Some(channel) = open() {
+            return Ok(channel);
+        }
+        let channel = with_timeout(self.connection.create_channel()).await?;
+        with_timeout(channel.confirm_select(ConfirmSelectOptions::default())).await?;
+        known().insert(queue.to_owned(), channel.clone());
+        Ok(channel)
+    }
+
+    /// Stops publishing on a channel that failed or did not answer: the next message for the queue
+    /// opens another one.
+    pub(super) fn discard(&self, queue: &str, channel: &Channel) {
+        let mut known = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.get(queue).is_some_and(|other| other.id() == channel.id()) {
+            known.remove(queue);
+        }
     }
 
     /// Returns true if the queue was found a moment ago.
@@ -163,11 +194,19 @@ impl OpenConnection {
 
     /// Returns true if the delay queue is not declared yet.
     pub(super) fn is_undeclared(&self, queue: &str) -> bool {
-        !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+        !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains_key(queue)
+    }
+
+    /// Returns the time that has passed since a delay queue was declared on this connection. It may
+    /// have been created then: RabbitMQ does not tell.
+    pub(super) fn declared_for(&self, queue: &str) -> Option<Span> {
+        let declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        declared.get(queue).map(|at| WallClock.now().since(*at))
     }
 
     pub(super) fn mark_declared(&self, queue: String) {
-        self.declared.lock().unwrap_or_else(PoisonError::into_inner).insert(queue);
+        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        declared.insert(queue, WallClock.now());
     }
 
     pub(super) fn mark_undeclared(&self, queue: &str) {

@@ -24,13 +24,15 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use lapin::options::{QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use sluicegate_core::{Span, Timestamp};
 
 use crate::Error;
 use crate::broker::{
-    Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
-    QueueName,
+    Broker, Capabilities, ConsumeOptions, DeliveryDelay, Depth, LeaseKind, MessageSource,
+    OutgoingMessage, QueueName,
 };
 use connection::RabbitConnection;
+use delay_queue::DelayQueue;
 pub use delay_queue::delayed_queue;
 use source::RabbitSource;
 
@@ -49,13 +51,22 @@ pub struct Options {
     /// True if the queues that we create deliver messages of a higher priority first. Other
     /// programs that declare the same queue need the argument `x-max-priority: 9`, too.
     pub priorities: bool,
+    /// Time until a queue that was just created survives a crash of RabbitMQ, which writes the
+    /// definition of a queue with a delay. A message in a younger delay queue counts as sent when
+    /// this time is over.
+    pub creation_flush: Span,
 }
 
 impl Options {
     /// Creates options with defaults: classic queues without priorities, so that other programs can
     /// declare them without arguments.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), queue_type: QueueType::Classic, priorities: false }
+        Self {
+            url: url.into(),
+            queue_type: QueueType::Classic,
+            priorities: false,
+            creation_flush: Span::from_secs(5),
+        }
     }
 }
 
@@ -86,7 +97,8 @@ impl RabbitMq {
     /// Creates a broker that connects when it is first used, and reconnects when the connection is
     /// lost.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let connection = Arc::new(RabbitConnection::new(&options.url)?);
+        let connection = RabbitConnection::new(&options.url, options.creation_flush)?;
+        let connection = Arc::new(connection);
         Ok(Self { connection, options })
     }
 
@@ -151,6 +163,7 @@ impl Broker for RabbitMq {
             priorities: self.options.priorities,
             size_max: SIZE_MAX,
             counts_redeliveries: true,
+            creation_flush: self.options.creation_flush,
             atomic_relay: false,
         }
     }
@@ -190,6 +203,23 @@ impl Broker for RabbitMq {
 
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         async move { self.find_queue(queue_name).await.map(drop) }.boxed()
+    }
+
+    fn prepare_delays<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        fixed: &'a [Span],
+        longest: Span,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        async move {
+            let longest = longest.min(delay_queue::STEP_MAX);
+            let until = DeliveryDelay::Until { at: Timestamp::MAX, left: longest };
+            let delays = fixed.iter().map(|span| DeliveryDelay::Fixed(*span)).chain([until]);
+            let delay_queues = delays.filter_map(DelayQueue::of).collect();
+            let live = self.connection.open().await?;
+            publish::prepare(&self.connection, &live, queue_name, delay_queues).await
+        }
+        .boxed()
     }
 
     fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {

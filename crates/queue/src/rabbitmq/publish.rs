@@ -1,12 +1,14 @@
 //! Publishes messages. All messages of a batch are sent before the first confirmation is awaited,
 //! so that a batch takes one round trip.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::FieldTable;
-use lapin::{Confirmation, PublisherConfirm};
+use lapin::{Channel, Confirmation, PublisherConfirm};
+use sluicegate_core::Span;
 
 use super::connection::{OpenConnection, RabbitConnection, with_timeout};
 use super::delay_queue::DelayQueue;
@@ -39,25 +41,61 @@ pub(super) async fn publish(
         return all_fail(error, count);
     }
     let mut sent = Vec::with_capacity(count);
+    let mut stuck: HashMap<String, Error> = HashMap::new();
     for (next, received_with) in &batch {
-        sent.push(send(&live, queue_name, next, received_with.as_ref()).await);
+        let queue = destination(queue_name, next);
+        let result = match stuck.get(&queue) {
+            // A time limit for each message would add up.
+            Some(error) => Err(error.clone()),
+            None => send(&live, &queue, next, received_with.as_ref()).await,
+        };
+        if let Err(error) = &result
+            && error.is_transient()
+        {
+            stuck.insert(queue, error.clone());
+        }
+        sent.push(result);
     }
     DeliveryStep::Published.emit();
-    let mut results = Vec::with_capacity(count);
-    for sent in sent {
-        results.push(match sent {
-            Ok((queue, confirm)) => confirmed(&live, queue, confirm).await,
-            Err(error) => Err(error),
-        });
-    }
+    // All at the same time, so that the time limit is that of the batch.
+    let confirmations = sent.into_iter().map(async |sent| confirmed(&live, sent?).await);
+    let confirmations = join_all(confirmations).await;
+    let results = flushed(connection, &live, confirmations).await;
     DeliveryStep::Confirmed.emit();
     results
+}
+
+/// Waits until the delay queues of confirmed messages are old enough to survive a crash of RabbitMQ.
+/// If the connection is lost before, they may be gone with their messages.
+async fn flushed(
+    connection: &RabbitConnection,
+    live: &OpenConnection,
+    confirmations: Vec<Result<String, Error>>,
+) -> Vec<Result<(), Error>> {
+    let is_young = |queue: &String| {
+        let age = live.declared_for(queue)?;
+        let left = connection.creation_flush.saturating_sub(age);
+        (left > Span::ZERO).then_some(left)
+    };
+    let young: Vec<_> =
+        confirmations.iter().map(|result| result.as_ref().ok().and_then(is_young)).collect();
+    if let Some(wait) = young.iter().flatten().max() {
+        tokio::time::sleep((*wait).into()).await;
+    }
+    let is_up = live.is_up();
+    let results = confirmations.into_iter().zip(young).map(|(result, young)| match result {
+        Ok(_) if young.is_some() && !is_up => {
+            Err(failure::unavailable("the connection was lost before a new delay queue was stored"))
+        }
+        result => result.map(drop),
+    });
+    results.collect()
 }
 
 /// Checks that the target exists, and declares the delay queues: a message that expires into a
 /// missing queue is lost. Shorter delay queues are declared together with a longer one, because a
 /// queue that RabbitMQ has just created does not survive a power failure yet.
-async fn prepare(
+pub(super) async fn prepare(
     connection: &Arc<RabbitConnection>,
     live: &OpenConnection,
     target: &QueueName,
@@ -96,30 +134,49 @@ async fn prepare(
     Ok(())
 }
 
-async fn send(
-    live: &OpenConnection,
-    queue_name: &QueueName,
-    OutgoingMessage { message, delay }: &OutgoingMessage,
-    received_with: Option<&ReceivedWith>,
-) -> Result<(String, PublisherConfirm), Error> {
-    let properties = properties::write(message, received_with)?;
+/// Returns the name of the queue that a message is published to: the target or a delay queue.
+fn destination(queue_name: &QueueName, next: &OutgoingMessage) -> String {
     let target = queue_name.name();
-    let queue = DelayQueue::of(*delay).map_or_else(|| target.to_owned(), |wait| wait.queue(target));
-    let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
-    let name = failure::name(&queue)?;
-    let publish =
-        live.publishing.basic_publish("".into(), name, mandatory, &message.body, properties);
-    Ok((queue, with_timeout(publish).await?))
+    DelayQueue::of(next.delay).map_or_else(|| target.to_owned(), |wait| wait.queue(target))
 }
 
-/// Waits for the confirmation. Everything except a positive confirmation is an error.
+/// A message that was sent and is not confirmed yet.
+struct Unconfirmed {
+    queue: String,
+    /// Open until the message is confirmed.
+    channel: Channel,
+    confirm: PublisherConfirm,
+}
+
+async fn send(
+    live: &OpenConnection,
+    queue: &str,
+    OutgoingMessage { message, .. }: &OutgoingMessage,
+    received_with: Option<&ReceivedWith>,
+) -> Result<Unconfirmed, Error> {
+    let properties = properties::write(message, received_with)?;
+    let mandatory = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let name = failure::name(queue)?;
+    let channel = live.publishing(queue).await?;
+    let publish = channel.basic_publish("".into(), name, mandatory, &message.body, properties);
+    match with_timeout(publish).await {
+        Ok(confirm) => Ok(Unconfirmed { queue: queue.to_owned(), channel, confirm }),
+        Err(failure) => {
+            live.discard(queue, &channel);
+            Err(failure.into())
+        }
+    }
+}
+
+/// Waits for the confirmation, and returns the name of the queue. Everything except a positive
+/// confirmation is an error.
 async fn confirmed(
     live: &OpenConnection,
-    queue: String,
-    confirm: PublisherConfirm,
-) -> Result<(), Error> {
-    match with_timeout(confirm).await? {
-        Confirmation::Ack(None) => Ok(()),
+    Unconfirmed { queue, channel, confirm }: Unconfirmed,
+) -> Result<String, Error> {
+    let confirmation = with_timeout(confirm).await.inspect_err(|_| live.discard(&queue, &channel));
+    match confirmation? {
+        Confirmation::Ack(None) => Ok(queue),
         Confirmation::Ack(Some(_)) => {
             // If it is a delay queue that was deleted, the next attempt declares it again.
             live.mark_undeclared(&queue);

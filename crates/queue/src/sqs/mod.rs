@@ -48,6 +48,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     priorities: false,
     size_max: SIZE_MAX,
     counts_redeliveries: true,
+    creation_flush: Span::ZERO,
     atomic_relay: false,
 };
 

@@ -3,6 +3,7 @@
 mod compatibility;
 mod crash;
 mod delays;
+mod kills;
 mod start;
 mod suite;
 mod support;

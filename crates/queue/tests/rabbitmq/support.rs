@@ -23,7 +23,12 @@ pub(crate) fn calm() -> &'static RabbitServer {
 
 /// Creates a broker on that node.
 pub(crate) fn broker() -> RabbitMq {
-    RabbitMq::new(Options::new(CALM.url())).expect("an address")
+    RabbitMq::new(options(CALM.url())).expect("an address")
+}
+
+/// Returns options without a wait for new delay queues: the node is not killed.
+pub(crate) fn options(url: String) -> Options {
+    Options { creation_flush: Span::ZERO, ..Options::new(url) }
 }
 
 /// A broker behind a network of its own, with queues of one type.
@@ -34,7 +39,7 @@ pub(crate) struct Subject<const QUORUM: bool> {
 
 fn connect(port: u16, quorum: bool) -> (Arc<RabbitMq>, FaultProxy) {
     let network = FaultProxy::start(port);
-    let mut options = Options::new(format!("amqp://guest:guest@127.0.0.1:{}/%2f", network.port));
+    let mut options = options(format!("amqp://guest:guest@127.0.0.1:{}/%2f", network.port));
     (options.queue_type, options.priorities) = match quorum {
         true => (QueueType::Quorum, false),
         false => (QueueType::Classic, true),
