@@ -23,7 +23,7 @@ const fn ms(millis: u64) -> Duration {
 /// Ten times the default timeouts, because the machine is shared.
 const RETRY_POLICY: RetryPolicy = RetryPolicy { timeout: ms(200), retries: 1, deadline: ms(450) };
 /// For tests that are not about time: a retry succeeds however busy the machine is.
-const PATIENT: RetryPolicy = RetryPolicy { timeout: ms(200), retries: 1, deadline: ms(20_000) };
+const PATIENT: RetryPolicy = RetryPolicy { timeout: ms(1_000), retries: 3, deadline: ms(20_000) };
 /// Longer than any reply may take.
 const LATE: Duration = ms(2_000);
 
