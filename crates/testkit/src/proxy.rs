@@ -84,7 +84,7 @@ impl FaultProxy {
     }
 
     /// Drops the next reply, after the server has executed the request, and keeps the connection
-    /// open.
+    /// open, but silent: a later reply would be taken for the dropped one.
     pub fn swallow_next_reply(&self) {
         self.shared.replies_to_swallow.fetch_add(1, Ordering::SeqCst);
     }
@@ -210,8 +210,14 @@ impl Shared {
     /// Forwards data chunk by chunk.
     fn pass(&self, (mut from, mut to): (TcpStream, TcpStream), action: impl Fn() -> ChunkAction) {
         let mut piece = vec![0; 1 << 16];
+        let mut is_silent = false;
         while let Ok(length @ 1..) = from.read(&mut piece) {
-            let passed = match (self.state(), action()) {
+            if is_silent {
+                continue;
+            }
+            let action = action();
+            is_silent = matches!(action, ChunkAction::Drop);
+            let passed = match (self.state(), action) {
                 (NetworkState::Healthy, ChunkAction::Forward) => {
                     to.write_all(&piece[..length]).is_ok()
                 }
