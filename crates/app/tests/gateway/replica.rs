@@ -245,7 +245,11 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
 /// vendor's record that no more arrived. Returns the longest delay between the two.
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
-    assert_limit(limit, &admits);
+    // A claim that comes after its start is nearer to the next start than the limit allows. The
+    // pacer spaces the real starts of `smooth` work by itself (decision 022); they are judged below.
+    if !limit.contains("smooth") {
+        assert_limit(limit, &admits);
+    }
     let delay = longest_delay(&admits, &arrivals);
     match limit.parse() {
         Ok(bucket @ Limit::Bucket { .. }) => assert_bucket_arrivals(bucket, delay, &arrivals),
