@@ -1,5 +1,6 @@
 //! One gateway replica: a process of `sluicegate serve --only gateway`.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -246,9 +247,11 @@ pub(crate) fn flood(replicas: &[Replica], count: usize) -> Vec<(u16, Option<u64>
 pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
     let (admits, arrivals) = (admits(logs), vendor.arrivals());
     // A claim that comes after its start is nearer to the next start than the limit allows. The
-    // pacer spaces the real starts of `smooth` work by itself (decision 022); they are judged below.
-    if !limit.contains("smooth") {
-        assert_limit(limit, &admits);
+    // pacer spaces the real starts of `smooth` work by itself (decision 022): the booked starts are
+    // judged here, and the real ones below.
+    match limit.contains("smooth") {
+        true => assert_limit(limit, &booked_starts(logs)),
+        false => assert_limit(limit, &admits),
     }
     let delay = longest_delay(&admits, &arrivals);
     match limit.parse() {
@@ -256,6 +259,21 @@ pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
         _ => assert_arrivals(limit, delay, &arrivals),
     }
     delay
+}
+
+/// Returns the starts for which admitted requests were booked, in order, even if they were claimed
+/// later.
+fn booked_starts(logs: &[String]) -> Vec<Timestamp> {
+    let starts = RefCell::new(Vec::new());
+    proof::admits(logs, |line| {
+        let start = line["start"].as_str().or(line["at"].as_str()).expect("a time");
+        let start: jiff::Timestamp = start.parse().expect("a time");
+        starts.borrow_mut().push(Timestamp::from_micros(start.as_microsecond() as u64));
+        true
+    });
+    let mut starts = starts.into_inner();
+    starts.sort_unstable();
+    starts
 }
 
 /// Proves that in any time T no more requests arrived than burst + rate × (T + the longest delay).
