@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${SLUICEGATE:-}" ] || [ -z "${ASSISTANT:-}" ]; then
-    cargo build --quiet --package sluicegate --package assistant-api
+    cargo build --quiet --package sluicegate-cli --package assistant-api
     programs=${CARGO_TARGET_DIR:-target}/debug
     SLUICEGATE=$programs/sluicegate ASSISTANT=$programs/assistant-api
 fi

@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 if [ -z "${SLUICEGATE:-}" ]; then
-    cargo build --quiet --package sluicegate --package simulators
+    cargo build --quiet --package sluicegate-cli --package simulators
     SLUICEGATE=${CARGO_TARGET_DIR:-target}/debug/sluicegate SIMULATORS=${CARGO_TARGET_DIR:-target}/debug/simulators
 fi
 folder=$(mktemp -d)

@@ -59,6 +59,13 @@ const BENCHES: &[Bench] = &[
         python: None,
     },
     Bench {
+        name: "tower",
+        measures: "the time that the tower layer of the library adds to a request, compared with tower_governor",
+        features: "",
+        needs: &[],
+        python: None,
+    },
+    Bench {
         name: "gateway",
         measures: "a request through a gateway, compared with a direct request and with the rate limits of nginx and Envoy",
         features: "",

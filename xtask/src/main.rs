@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod dist;
 mod programs;
 mod python;
 mod services;
@@ -32,6 +33,8 @@ enum Command {
     Test(test::Args),
     /// Run a benchmark of the bench/ workspace
     Bench(bench::Args),
+    /// Build the files that users install: archive, Debian package, wheel, npm package, SBOM
+    Dist(dist::Args),
     /// Check the rules of this repository that the compiler can't check
     Tidy,
     /// List or install the external servers that tests need
@@ -62,6 +65,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Tidy => tidy::run(),
         Command::Services(args) => services::run(&args),
     }

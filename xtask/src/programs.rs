@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::sh;
+use crate::sh::{self, Output};
 
 /// The build command. It prints one JSON object per line on standard output, and compiler messages
 /// as usual.
@@ -31,9 +31,14 @@ pub(crate) struct Program {
 
 impl Program {
     /// Runs the program as cargo would. Returns true if all its tests passed.
-    pub(crate) fn run(&self, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+    pub(crate) fn run(
+        &self,
+        arguments: &[&str],
+        env: &[(&str, &str)],
+        output: &Output,
+    ) -> anyhow::Result<bool> {
         let line = std::iter::once(self.path.as_str()).chain(arguments.iter().copied());
-        sh::run_in(&self.folder, &line.collect::<Vec<_>>(), env)
+        sh::run_in(&self.folder, &line.collect::<Vec<_>>(), env, output)
     }
 }
 

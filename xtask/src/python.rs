@@ -33,11 +33,33 @@ pub(crate) const ENVOY: Tool =
 pub(crate) const MOTO: Tool =
     Tool { name: "moto_server", requirements: "xtask/moto.txt", variable: "SLUICEGATE_MOTO" };
 
+/// kubernetes-validate: checks Kubernetes manifests against the schemas of a version. Its virtual
+/// environment has a parser of HCL, too.
+pub(crate) const KUBERNETES_VALIDATE: Tool = Tool {
+    name: "kubernetes-validate",
+    requirements: "xtask/deploy.txt",
+    variable: "SLUICEGATE_KUBERNETES_VALIDATE",
+};
+
+/// Python with Qpid Proton, on which our double of Service Bus runs, and Microsoft's SDK, which checks it.
+pub(crate) const SERVICEBUS: Tool = Tool {
+    name: "python3",
+    requirements: "xtask/servicebus.txt",
+    variable: "SLUICEGATE_SERVICEBUS",
+};
+
 /// Python with the web frameworks that the client package of `clients/python` is tested with.
 pub(crate) const CLIENT: Tool = Tool {
     name: "python",
     requirements: "clients/python/requirements-test.txt",
     variable: "SLUICEGATE_PYTHON",
+};
+
+/// Playwright, which drives a browser. It downloads none: the suite uses Debian's Chromium.
+pub(crate) const PLAYWRIGHT: Tool = Tool {
+    name: "playwright",
+    requirements: "xtask/playwright.txt",
+    variable: "SLUICEGATE_PLAYWRIGHT",
 };
 
 impl Tool {

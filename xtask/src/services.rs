@@ -17,8 +17,20 @@ const SERVICES: &[Service] = &[
     CURL,
     NPM,
     FAUXQS,
+    GO,
+    GOOGLE_CLOUD,
+    PUBSUB,
+    SERVICE_BUS_SDK,
     NODE_CLIENT,
     PROMTOOL,
+    CHROMIUM,
+    AXE,
+    REDIS_EXPORTER,
+    AMTOOL,
+    HAPROXY,
+    IPROUTE,
+    SYSTEMD,
+    MMDEBSTRAP,
     WRK,
     H2LOAD,
     PROTOC,
@@ -94,6 +106,57 @@ pub(crate) const FAUXQS: Service = Service {
     version_min: &[2, 4],
 };
 
+/// The Go compiler, which builds the Pub/Sub server of the tests.
+pub(crate) const GO: Service = Service {
+    name: "go",
+    source: Source::Debian("golang-go"),
+    version: &["go", "version"],
+    version_min: &[1, 15],
+};
+
+/// Google's Go packages, which contain a fake of Pub/Sub.
+pub(crate) const GOOGLE_CLOUD: Service = Service {
+    name: "google cloud for go",
+    source: Source::Debian("golang-google-cloud-dev"),
+    version: &["dpkg-query", "--show", "--showformat=${Version}", "golang-google-cloud-dev"],
+    version_min: &[0, 56],
+};
+
+/// A Pub/Sub server, built from `crates/testkit/pubsub-fake`. Changed sources build it again.
+pub(crate) const PUBSUB: Service = Service {
+    name: "pubsub",
+    source: Source::Script(
+        "mkdir -p target/services/pubsub && cd crates/testkit/pubsub-fake && \
+         GO111MODULE=off GOPATH=/usr/share/gocode \
+         go build -o ../../../target/services/pubsub/pubsub-fake . && \
+         cat main.go sdk.go >../../../target/services/pubsub/built",
+    ),
+    version: &[
+        "sh",
+        "-c",
+        "cd crates/testkit/pubsub-fake && \
+         cat main.go sdk.go | cmp -s - ../../../target/services/pubsub/built && \
+         ../../../target/services/pubsub/pubsub-fake -version",
+    ],
+    version_min: &[1, 0],
+};
+
+/// Microsoft's JavaScript SDK of Service Bus, which checks our double, with the Node version that it
+/// needs: Debian's is older.
+pub(crate) const SERVICE_BUS_SDK: Service = Service {
+    name: "service bus sdk",
+    source: Source::Script(
+        "npm install --silent --no-audit --no-fund --prefix target/services/service-bus-sdk \
+         node@24 @azure/service-bus@7.9.5",
+    ),
+    version: &[
+        "target/services/service-bus-sdk/node_modules/.bin/node",
+        "--print",
+        "require('./target/services/service-bus-sdk/node_modules/@azure/service-bus/package.json').version",
+    ],
+    version_min: &[7, 9],
+};
+
 /// The web frameworks that the client package of `clients/node` is tested with, and the Node version
 /// that they need: Debian's is older. A changed lockfile installs them again.
 pub(crate) const NODE_CLIENT: Service = Service {
@@ -117,6 +180,89 @@ pub(crate) const PROMTOOL: Service = Service {
     source: Source::Debian("prometheus"),
     version: &["promtool", "--version"],
     version_min: &[2, 40],
+};
+
+/// Chromium, in which the dashboard is tested.
+pub(crate) const CHROMIUM: Service = Service {
+    name: "chromium",
+    source: Source::Debian("chromium"),
+    version: &["chromium", "--version"],
+    version_min: &[110, 0],
+};
+
+/// axe-core, which finds problems of accessibility in a page.
+pub(crate) const AXE: Service = Service {
+    name: "axe-core",
+    source: Source::Script(
+        "npm install --silent --no-audit --no-fund --prefix target/services/axe-core axe-core@4.14.0",
+    ),
+    version: &[
+        "grep",
+        "\"version\"",
+        "target/services/axe-core/node_modules/axe-core/package.json",
+    ],
+    version_min: &[4, 14],
+};
+
+/// redis_exporter, which reports CPU, memory and operations of Redis to Prometheus.
+pub(crate) const REDIS_EXPORTER: Service = Service {
+    name: "redis_exporter",
+    // Only the program is installed: the package would start a server.
+    source: Source::Script(
+        "cd target/services && apt-get update && apt-get download prometheus-redis-exporter && \
+         dpkg -x prometheus-redis-exporter_*.deb prometheus-redis-exporter",
+    ),
+    version: &[
+        "sh",
+        "-c",
+        "target/services/prometheus-redis-exporter/usr/bin/prometheus-redis-exporter --version 2>&1",
+    ],
+    version_min: &[1, 40],
+};
+
+/// amtool, which checks configurations of Alertmanager.
+pub(crate) const AMTOOL: Service = Service {
+    name: "amtool",
+    // Only the program is installed: the package would start a server.
+    source: Source::Script(
+        "cd target/services && apt-get update && apt-get download prometheus-alertmanager && \
+         dpkg -x prometheus-alertmanager_*.deb prometheus-alertmanager",
+    ),
+    version: &["target/services/prometheus-alertmanager/usr/bin/amtool", "--version"],
+    version_min: &[0, 25],
+};
+
+/// mmdebstrap, which makes a fresh Debian system in a folder.
+pub(crate) const MMDEBSTRAP: Service = Service {
+    name: "mmdebstrap",
+    source: Source::Debian("mmdebstrap"),
+    version: &["mmdebstrap", "--version"],
+    version_min: &[1, 0],
+};
+
+/// systemd-analyze, which checks units.
+pub(crate) const SYSTEMD: Service = Service {
+    name: "systemd",
+    source: Source::Debian("systemd"),
+    version: &["sh", "-c", "systemd-analyze --version | sed 's/^systemd \\([0-9]*\\).*/\\1.0/'"],
+    version_min: &[250, 0],
+};
+
+/// ip, which sets up the private network in which the commands of documents run.
+pub(crate) const IPROUTE: Service = Service {
+    name: "ip",
+    source: Source::Debian("iproute2"),
+    version: &["ip", "-V"],
+    version_min: &[0, 0],
+};
+
+/// HAProxy, which asks before every request with a Lua script. Its default configuration listens on
+/// no port.
+pub(crate) const HAPROXY: Service = Service {
+    name: "haproxy",
+    source: Source::Debian("haproxy"),
+    version: &["haproxy", "-v"],
+    version_min: &[2, 6],
 };
 
 /// h2load, a load generator for HTTP/2.

@@ -1,6 +1,8 @@
 //! Runs other programs. Each command is printed before it runs, so that a reader of the log can
 //! repeat it by hand.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,19 +31,53 @@ pub(crate) fn command(line: &[&str]) -> Command {
     command
 }
 
-/// Runs `line` with our own input and output. Returns true if it succeeded.
-pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
-    run_in(Path::new("."), line, env)
+/// The place where a command and its output are written.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Our own output.
+    Inherit,
+    /// A file, for commands that run at the same time as others.
+    File(File),
 }
 
-/// Runs `line` in another folder. Returns true if it succeeded.
-pub(crate) fn run_in(folder: &Path, line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+impl Output {
+    /// Writes one line of our own.
+    pub(crate) fn line(&self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Inherit => println!("{text}"),
+            Self::File(file) => writeln!(&*file, "{text}")?,
+        }
+        Ok(())
+    }
+
+    /// Redirects both output streams of `command` to this place.
+    fn attach(&self, command: &mut Command) -> anyhow::Result<()> {
+        if let Self::File(file) = self {
+            command.stdout(file.try_clone()?).stderr(file.try_clone()?).stdin(Stdio::null());
+        }
+        Ok(())
+    }
+}
+
+/// Runs `line` with our own input and output. Returns true if it succeeded.
+pub(crate) fn run(line: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+    run_in(Path::new("."), line, env, &Output::Inherit)
+}
+
+/// Runs `line` in another folder, with its output in another place. Returns true if it succeeded.
+pub(crate) fn run_in(
+    folder: &Path,
+    line: &[&str],
+    env: &[(&str, &str)],
+    output: &Output,
+) -> anyhow::Result<bool> {
     let shown: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value} ")).collect();
     let text = line.join(" ");
-    println!("$ {}{text}", shown.concat());
-    let status = command(line)
-        .current_dir(folder)
-        .envs(env.iter().copied())
+    output.line(&format!("$ {}{text}", shown.concat()))?;
+    let mut command = command(line);
+    command.current_dir(folder).envs(env.iter().copied());
+    output.attach(&mut command)?;
+    let status = command
         .status()
         .with_context(|| format!("can't start `{text}`: is {} installed?", line[0]))?;
     Ok(status.success())

@@ -1,6 +1,14 @@
-//! `cargo xtask test`: builds the test programs once, runs the test suites one after the other, and
-//! prints the time of each. It runs plain test programs, so a fresh machine needs no test runner.
+//! `cargo xtask test`: builds the test programs once, runs the test suites, and prints the time of
+//! each. It runs plain test programs, so a fresh machine needs no test runner.
+//!
+//! Suites run in two lanes. One lane takes suites from the start of the list, which keep a core
+//! busy; the other takes them from the end, which mostly wait for windows, timeouts and restarts.
 
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +17,7 @@ use anyhow::{Context, bail};
 use crate::programs::{self, Program};
 use crate::python::{self, Tool};
 use crate::services::{self, Service};
-use crate::sh;
+use crate::sh::{self, Output};
 
 /// A group of tests that is run, timed and reported together.
 #[derive(Debug)]
@@ -37,6 +45,7 @@ enum Tests {
 }
 use Tests::{Commands, Programs, Rest};
 
+/// All suites. Those that keep a core busy come first, those that mostly wait come last.
 const SUITES: &[Suite] = &[
     Suite {
         name: "workspace",
@@ -56,36 +65,21 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "alone",
-        proves: "each queue, and the store without Redis, compiles without the others",
+        proves: "each queue, the store without Redis, and the library with each feature compile without the others",
         tests: Commands(&[
             "cargo check --package sluicegate-store --locked",
+            "cargo check --package sluicegate --locked",
+            "cargo check --package sluicegate --features redis --locked",
+            "cargo check --package sluicegate --features remote --locked",
+            "cargo check --package sluicegate --features tower --locked",
             "cargo check --package sluicegate-queue --no-default-features --locked",
             "cargo check --package sluicegate-queue --no-default-features --features embedded --locked",
             "cargo check --package sluicegate-queue --no-default-features --features rabbitmq --locked",
+            "cargo check --package sluicegate-queue --no-default-features --features servicebus --locked",
             "cargo check --package sluicegate-queue --no-default-features --features sqs --locked",
+            "cargo check --package sluicegate-queue --no-default-features --features pubsub --locked",
         ]),
         needs: &[],
-        python: None,
-    },
-    Suite {
-        name: "schemathesis",
-        proves: "the running service accepts and answers what its OpenAPI document says",
-        tests: Programs(&["app/schemathesis"]),
-        needs: &[&services::PYTHON],
-        python: Some(&python::SCHEMATHESIS),
-    },
-    Suite {
-        name: "envoy",
-        proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy",
-        tests: Programs(&["app/envoy"]),
-        needs: &[&services::PYTHON, &services::REDIS],
-        python: Some(&python::ENVOY),
-    },
-    Suite {
-        name: "redis",
-        proves: "the Redis store keeps every promise of the port, on Redis 7.0 and 6.2, and survives faults",
-        tests: Programs(&["store/redis"]),
-        needs: &[&services::REDIS, &services::REDIS_6_2],
         python: None,
     },
     Suite {
@@ -96,52 +90,10 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
-        name: "budget",
-        proves: "200 callers on two nodes never exceed a budget; leases of killed holders expire",
-        tests: Programs(&["app/budget", "app/leases"]),
-        needs: &[&services::REDIS],
-        python: None,
-    },
-    Suite {
-        name: "alerts",
-        proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
-        tests: Commands(&["promtool test rules deploy/prometheus/alerts.test.yaml"]),
-        needs: &[&services::PROMTOOL],
-        python: None,
-    },
-    Suite {
-        name: "rabbitmq",
-        proves: "RabbitMQ keeps every promise of a queue, classic and quorum, and loses nothing",
-        tests: Programs(&["queue/rabbitmq --test-threads=8"]),
-        needs: &[&services::RABBITMQ],
-        python: None,
-    },
-    Suite {
-        name: "sqs",
-        proves: "SQS keeps every promise of a queue, with the mocks moto and fauxqs",
-        tests: Programs(&["queue/sqs --test-threads=8"]),
-        needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
-        python: Some(&python::MOTO),
-    },
-    Suite {
-        name: "redis-serve",
-        proves: "several `sluicegate serve` share one Redis and survive its failures; TLS, users and passwords",
-        tests: Programs(&["app/redis", "app/secured", "app/mutations"]),
-        needs: &[&services::REDIS],
-        python: None,
-    },
-    Suite {
-        name: "dispatch",
-        proves: "dispatchers and workers keep providers' limits and lose no job, in real time windows and when processes are killed",
-        tests: Programs(&["app/dispatch --test-threads=5"]),
-        needs: &[&services::REDIS, &services::RABBITMQ],
-        python: None,
-    },
-    Suite {
-        name: "gateway",
-        proves: "gateways keep a vendor's contract, measured at the vendor, through every failure that docs/gateway.md lists",
-        tests: Programs(&["app/gateway"]),
-        needs: &[&services::REDIS],
+        name: "redis",
+        proves: "the Redis store keeps every promise of the port, on Redis 7.0 and 6.2, and survives faults",
+        tests: Programs(&["store/redis"]),
+        needs: &[&services::REDIS, &services::REDIS_6_2],
         python: None,
     },
     Suite {
@@ -159,13 +111,151 @@ const SUITES: &[Suite] = &[
         python: None,
     },
     Suite {
+        name: "schemathesis",
+        proves: "the running service accepts and answers what its OpenAPI document says",
+        tests: Programs(&["app/schemathesis"]),
+        needs: &[&services::PYTHON],
+        python: Some(&python::SCHEMATHESIS),
+    },
+    Suite {
+        name: "alerts",
+        proves: "each alert of deploy/prometheus fires when it should, and not otherwise",
+        tests: Commands(&["promtool test rules deploy/prometheus/alerts.test.yaml"]),
+        needs: &[&services::PROMTOOL],
+        python: None,
+    },
+    Suite {
+        name: "deploy",
+        proves: "the files of deploy/ work with Prometheus, Alertmanager, NGINX and HAProxy, and are valid for Kubernetes and Terraform",
+        tests: Programs(&["app/deploy"]),
+        needs: &[
+            &services::REDIS,
+            &services::PROMTOOL,
+            &services::REDIS_EXPORTER,
+            &services::AMTOOL,
+            &services::NGINX,
+            &services::HAPROXY,
+            &services::SYSTEMD,
+            &services::PYTHON,
+        ],
+        python: Some(&python::KUBERNETES_VALIDATE),
+    },
+    Suite {
+        name: "dist",
+        proves: "each package of `cargo xtask dist` installs into an empty place and runs the first screen of README",
+        tests: Programs(&["app/dist"]),
+        needs: &[
+            &services::MMDEBSTRAP,
+            &services::PYTHON,
+            &services::NPM,
+            &services::CURL,
+            &services::IPROUTE,
+        ],
+        python: None,
+    },
+    Suite {
+        name: "documents",
+        proves: "the commands of every document work, in a private network",
+        tests: Programs(&["app/documents"]),
+        needs: &[
+            &services::REDIS,
+            &services::PROMTOOL,
+            &services::NGINX,
+            &services::HAPROXY,
+            &services::PYTHON,
+            &services::CURL,
+            &services::IPROUTE,
+        ],
+        python: None,
+    },
+    Suite {
+        name: "envoy",
+        proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy",
+        tests: Programs(&["app/envoy"]),
+        needs: &[&services::PYTHON, &services::REDIS],
+        python: Some(&python::ENVOY),
+    },
+    Suite {
+        name: "budget",
+        proves: "200 callers on two nodes never exceed a budget; leases of killed holders expire",
+        tests: Programs(&["app/budget", "app/leases"]),
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
+        name: "sqs",
+        proves: "SQS keeps every promise of a queue, with the mocks moto and fauxqs",
+        tests: Programs(&["queue/sqs --test-threads=8"]),
+        needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS],
+        python: Some(&python::MOTO),
+    },
+    Suite {
+        name: "pubsub",
+        proves: "Pub/Sub keeps every promise of a queue, with Google's fake, TLS and access tokens",
+        tests: Programs(&["queue/pubsub --test-threads=8"]),
+        needs: &[&services::GO, &services::GOOGLE_CLOUD, &services::PUBSUB],
+        python: None,
+    },
+    Suite {
+        name: "servicebus",
+        proves: "Service Bus keeps every promise of a queue, on a double that Microsoft's SDKs check",
+        tests: Programs(&["queue/servicebus --test-threads=8"]),
+        needs: &[&services::PYTHON, &services::NPM, &services::SERVICE_BUS_SDK],
+        python: Some(&python::SERVICEBUS),
+    },
+    Suite {
+        name: "redis-serve",
+        proves: "several `sluicegate serve` share one Redis and survive its failures; TLS, users and passwords; `sluicegate doctor` finds their problems",
+        tests: Programs(&["app/redis", "app/secured", "app/mutations", "app/doctor"]),
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
+        name: "rabbitmq",
+        proves: "RabbitMQ keeps every promise of a queue, classic and quorum, and loses nothing",
+        tests: Programs(&["queue/rabbitmq --test-threads=8"]),
+        needs: &[&services::RABBITMQ],
+        python: None,
+    },
+    Suite {
+        name: "gateway",
+        proves: "gateways keep a vendor's contract, measured at the vendor, through every failure that docs/gateway.md lists",
+        tests: Programs(&["app/gateway"]),
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
+        name: "dashboard",
+        proves: "every page and action of the dashboard works in a real browser, also by keyboard and on a phone",
+        tests: Programs(&["app/dashboard"]),
+        needs: &[&services::PYTHON, &services::NPM, &services::CHROMIUM, &services::AXE],
+        python: Some(&python::PLAYWRIGHT),
+    },
+    Suite {
+        name: "rust",
+        proves: "the Rust library works with Redis and with real services that are killed and far away; its packages and the programs of its README work outside of the workspace",
+        tests: Programs(&["client/redis", "app/library", "app/packages"]),
+        needs: &[&services::REDIS],
+        python: None,
+    },
+    Suite {
         name: "examples",
         proves: "the scripts of the examples do what their READMEs say",
         tests: Programs(&["app/examples"]),
         needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
         python: None,
     },
+    Suite {
+        name: "dispatch",
+        proves: "dispatchers and workers keep providers' limits and lose no job, in real time windows and when processes are killed",
+        tests: Programs(&["app/dispatch --test-threads=5"]),
+        needs: &[&services::REDIS, &services::RABBITMQ],
+        python: None,
+    },
 ];
+
+/// Suites that measure how much of a limit is used. They run after the others, one at a time.
+const UNDISTURBED: &[&str] = &["gateway"];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -175,9 +265,13 @@ pub(crate) struct Args {
     /// Run more seeds and rounds (sets SLUICEGATE_LONG=1)
     #[arg(long)]
     long: bool,
-    /// Stop after the first suite that fails
+    /// Start no further suite after one that failed
     #[arg(long)]
     fail_fast: bool,
+    /// Run this many suites at the same time: with more than one, the output of a suite is printed
+    /// when it ends
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    lanes: u8,
     /// List the suites
     #[arg(long)]
     list: bool,
@@ -200,16 +294,49 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     installed?;
     let programs = programs?;
 
-    let outcomes = run_all(&chosen, args.fail_fast, |suite| {
-        println!("\n== {}: {}", suite.name, suite.proves);
+    let lanes = usize::from(args.lanes).min(chosen.len());
+    let long = args.long.then_some(("SLUICEGATE_LONG", "1"));
+    let run_one = |suite: &Suite| {
+        let log = (lanes > 1).then(|| suite.log());
+        if log.is_some() {
+            println!("== {}: started", suite.name);
+        }
+        let output = log.as_ref().map_or(Ok(Output::Inherit), create)?;
+        output.line(&format!("\n== {}: {}", suite.name, suite.proves))?;
         let tool = suite.python.map(Tool::install).transpose()?;
         let tool = suite.python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
-        let long = args.long.then_some(("SLUICEGATE_LONG", "1"));
         let env: Vec<_> = long.into_iter().chain(tool).collect();
-        run_suite(suite, programs.as_deref(), &env)
-    })?;
-    println!("\n{}", report(building, &outcomes));
+        let passed = run_suite(suite, programs.as_deref(), &env, &output);
+        log.map_or(Ok(()), print)?;
+        passed
+    };
+    let (last, first): (Vec<_>, Vec<_>) =
+        chosen.iter().partition(|suite| UNDISTURBED.contains(&suite.name));
+    let (outcomes, testing) = sh::timed(|| {
+        let mut outcomes = run_all(&first, lanes, args.fail_fast, run_one)?;
+        if !args.fail_fast || outcomes.iter().all(|outcome| outcome.passed) {
+            outcomes.extend(run_all(&last, 1, args.fail_fast, run_one)?);
+        }
+        anyhow::Ok(outcomes)
+    });
+    let outcomes = outcomes?;
+    println!("\n{}", report(building, testing, &outcomes));
     Ok(outcomes.iter().all(|outcome| outcome.passed))
+}
+
+/// Creates the file that the output of a suite is written to.
+fn create(path: &PathBuf) -> anyhow::Result<Output> {
+    let created =
+        path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(path));
+    created.map(Output::File).with_context(|| format!("can't create {}", path.display()))
+}
+
+/// Prints the output of a suite that has ended.
+fn print(path: PathBuf) -> anyhow::Result<()> {
+    let mut log = File::open(path)?;
+    let mut stdout = io::stdout().lock();
+    io::copy(&mut log, &mut stdout)?;
+    Ok(stdout.flush()?)
 }
 
 /// Installs the services and Python programs of `suites` that are missing.
@@ -237,8 +364,10 @@ fn run_suite(
     suite: &Suite,
     programs: Option<&[Program]>,
     env: &[(&str, &str)],
+    output: &Output,
 ) -> anyhow::Result<bool> {
-    let run_command = |line: &str| sh::run(&line.split(' ').collect::<Vec<_>>(), env);
+    let run_command =
+        |line: &str| sh::run_in(Path::new("."), &line.split(' ').collect::<Vec<_>>(), env, output);
     let mut passed = true;
     match (&suite.tests, programs) {
         (Commands(lines), _) => {
@@ -247,18 +376,18 @@ fn run_suite(
             }
         }
         (Programs(_) | Rest, None) => {
-            println!("the test programs of this suite could not be built");
+            output.line("the test programs of this suite could not be built")?;
             passed = false;
         }
         (Programs(lines), Some(programs)) => {
             for line in *lines {
                 let (program, arguments) = find(programs, line)?;
-                passed &= program.run(&arguments, env)?;
+                passed &= program.run(&arguments, env, output)?;
             }
         }
         (Rest, Some(programs)) => {
             for program in rest(SUITES, programs) {
-                passed &= program.run(&[], env)?;
+                passed &= program.run(&[], env, output)?;
             }
             passed &= run_command(programs::DOCUMENTATION)?;
         }
@@ -274,6 +403,11 @@ impl Suite {
             Rest | Commands(_) => &[],
         };
         lines.iter().map(|line| line.split_once(' ').map_or(*line, |(name, _)| name))
+    }
+
+    /// Returns the file for the output of the suite while others run.
+    fn log(&self) -> PathBuf {
+        Path::new("target/suites").join(self.name).with_extension("log")
     }
 
     /// Returns the cargo targets of these programs.
@@ -326,30 +460,51 @@ struct SuiteOutcome {
     took: Duration,
 }
 
+/// Runs the suites, `lanes` at a time. Lanes take suites in turn from the start and from the end of
+/// the list. Returns the outcomes in the order of the list.
 fn run_all(
     suites: &[&Suite],
+    lanes: usize,
     fail_fast: bool,
-    mut run: impl FnMut(&Suite) -> anyhow::Result<bool>,
+    run: impl Fn(&Suite) -> anyhow::Result<bool> + Sync,
 ) -> anyhow::Result<Vec<SuiteOutcome>> {
-    let mut outcomes = Vec::new();
-    for suite in suites {
-        let (passed, took) = sh::timed(|| run(suite));
-        let passed = passed?;
-        outcomes.push(SuiteOutcome { suite: suite.name, passed, took });
-        if fail_fast && !passed {
-            break;
+    let waiting: Mutex<VecDeque<_>> = Mutex::new(suites.iter().enumerate().collect());
+    let waiting = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    let run_lane = |lane: usize| {
+        let mut outcomes = Vec::new();
+        loop {
+            let from_start = lane.is_multiple_of(2);
+            let next = if from_start { waiting().pop_front() } else { waiting().pop_back() };
+            let Some((place, suite)) = next else { return Ok(outcomes) };
+            let (passed, took) = sh::timed(|| run(suite));
+            // An error ends the other lanes as well, after the suites that they run.
+            if !matches!(passed, Ok(true)) && (fail_fast || passed.is_err()) {
+                waiting().clear();
+            }
+            let outcome = SuiteOutcome { suite: suite.name, passed: passed?, took };
+            outcomes.push((place, outcome));
         }
+    };
+    let results: Vec<anyhow::Result<_>> = thread::scope(|scope| {
+        let running: Vec<_> = (0..lanes).map(|lane| scope.spawn(move || run_lane(lane))).collect();
+        running.into_iter().map(|lane| lane.join().expect("a lane does not panic")).collect()
+    });
+    let mut outcomes = Vec::new();
+    for lane in results {
+        outcomes.extend(lane?);
     }
-    Ok(outcomes)
+    outcomes.sort_by_key(|(place, _)| *place);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
 /// Formats the outcomes as a table. Programs parse its last line: keep its form.
-fn report(building: Duration, outcomes: &[SuiteOutcome]) -> String {
+fn report(building: Duration, testing: Duration, outcomes: &[SuiteOutcome]) -> String {
     let mut text = format!("{:<12} {:>16.1} s\n", "building", building.as_secs_f64());
     for SuiteOutcome { suite, passed, took } in outcomes {
         let verdict = if *passed { "passed" } else { "FAILED" };
         text += &format!("{suite:<12} {verdict}  {:>8.1} s\n", took.as_secs_f64());
     }
+    text += &format!("{:<12} {:>16.1} s\n", "all suites", testing.as_secs_f64());
     let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
     text += &format!("{passed} passed, {} failed", outcomes.len() - passed);
     text
@@ -376,7 +531,7 @@ mod tests {
     /// Returns the suites that run although the first one fails.
     fn ran_after_failure(fail_fast: bool) -> Vec<&'static str> {
         let fails_first = |suite: &Suite| Ok(suite.name != "first");
-        let outcomes = run_all(&[&FIRST, &SECOND], fail_fast, fails_first).unwrap();
+        let outcomes = run_all(&[&FIRST, &SECOND], 1, fail_fast, fails_first).unwrap();
         outcomes.iter().map(|outcome| outcome.suite).collect()
     }
 
@@ -388,6 +543,26 @@ mod tests {
     #[test]
     fn fail_fast_stops_at_the_first_failure() {
         assert_eq!(ran_after_failure(true), ["first"]);
+    }
+
+    /// Each suite waits until the other one has started.
+    #[test]
+    fn two_lanes_run_two_suites_at_the_same_time() {
+        let both = std::sync::Barrier::new(2);
+        let meet = |_: &Suite| {
+            both.wait();
+            Ok(true)
+        };
+        let outcomes = run_all(&[&FIRST, &SECOND], 2, false, meet).unwrap();
+        let names: Vec<_> = outcomes.iter().map(|outcome| outcome.suite).collect();
+        assert_eq!(names, ["first", "second"]);
+    }
+
+    #[test]
+    fn a_suite_that_can_not_run_is_an_error() {
+        let fails = |_: &Suite| bail!("no server");
+        let error = run_all(&[&FIRST, &SECOND], 2, false, fails).unwrap_err();
+        assert_eq!(error.to_string(), "no server");
     }
 
     #[test]
@@ -427,7 +602,7 @@ mod tests {
         let error = find(&[], "app/frist").unwrap_err();
         let expected = "unknown test program \"app/frist\": correct its name in SUITES";
         assert_eq!(error.to_string(), expected);
-        assert!(!run_suite(&FIRST, None, &[]).unwrap());
+        assert!(!run_suite(&FIRST, None, &[], &Output::Inherit).unwrap());
     }
 
     #[test]
@@ -435,11 +610,13 @@ mod tests {
         let outcome =
             |suite, passed, ms| SuiteOutcome { suite, passed, took: Duration::from_millis(ms) };
         let outcomes = [outcome("workspace", true, 61_250), outcome("shuttle", false, 900)];
-        let table = report(Duration::from_millis(123_400), &outcomes);
+        let testing = Duration::from_millis(61_300);
+        let table = report(Duration::from_millis(123_400), testing, &outcomes);
         let expected = "\
 building                123.4 s
 workspace    passed      61.2 s
 shuttle      FAILED       0.9 s
+all suites               61.3 s
 1 passed, 1 failed";
         assert_eq!(table, expected);
     }

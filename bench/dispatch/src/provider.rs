@@ -47,7 +47,7 @@ impl Handler for Provider {
     fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, HandlerResult> {
         async {
             self.call().await;
-            HandlerResult { outcome: Ok(JobSuccess::default()), rate_limit_info: None }
+            HandlerResult::done(JobSuccess::default())
         }
         .boxed()
     }

@@ -33,7 +33,7 @@ pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
     ])
 }
 
-const OURS: &str = "build --release --locked --package sluicegate --bin sluicegate";
+const OURS: &str = "build --release --locked --package sluicegate-cli --bin sluicegate";
 const BARE: &str = "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-gateway --bin bare";
 
 /// Builds a program, and says where it is.

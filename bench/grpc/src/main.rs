@@ -130,7 +130,7 @@ impl Programs {
         let release = |default: &str| {
             target.clone().unwrap_or_else(|| PathBuf::from(default)).join("release")
         };
-        cargo("build --release --locked --package sluicegate --bin sluicegate")?;
+        cargo("build --release --locked --package sluicegate-cli --bin sluicegate")?;
         cargo(
             "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-grpc --bin grpc-floor",
         )?;

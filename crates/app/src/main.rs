@@ -9,6 +9,7 @@ mod gateways;
 mod handlers;
 mod jobs;
 mod metrics;
+mod node_summaries;
 mod queue;
 mod restart;
 mod store;

@@ -8,6 +8,7 @@
 //! | `sluicegate_redis_memory_losses_total` | number of times that a Redis server lost its data |
 //! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest |
 //! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | handled messages, and their processing time |
+//! | `sluicegate_queue_api_messages_total{event}`, `sluicegate_queue_api_leases` | messages of clients of the HTTP API, and their open leases |
 //! | `sluicegate_connections{listener}` | open connections |
 //! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | contents of the store |
 //! | `sluicegate_decision_log_dropped_total` | lines that the decision log dropped |
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use sluicegate_core::{Span, Store as _};
 use sluicegate_http::listener::Stats;
 use sluicegate_queue::ProcessingHistogram;
+use sluicegate_queue::remote::{LeaseActionKind, RemoteQueues};
 use sluicegate_server::decision_log::DecisionLog;
 use sluicegate_service::Service;
 use sluicegate_service::metrics::{Family, Registry};
@@ -216,6 +218,37 @@ pub(crate) fn queues(registry: &Registry, poller: DepthPoller) {
                 processing.add_histogram(&[queue, kind], buckets, took.count, seconds(took.sum));
             }
         }
+    });
+}
+
+static QUEUE_CLIENTS: [Family; 2] = [
+    Family::counter(
+        "sluicegate_queue_api_messages_total",
+        "Messages that clients of the queue API sent, received or settled, by event.",
+        &["event"],
+    ),
+    Family::gauge(
+        "sluicegate_queue_api_leases",
+        "Messages that clients of the queue API have leased from this node.",
+        &[],
+    ),
+];
+
+/// Shows the clients of the queue API.
+pub(crate) fn queue_clients(registry: &Registry, remote: Arc<RemoteQueues>) {
+    registry.on_scrape(&QUEUE_CLIENTS, move |[messages, leases]| {
+        let counts = remote.counts();
+        let settled = LeaseActionKind::ALL.map(LeaseActionKind::name).into_iter();
+        let others = [
+            ("sent", counts.sent),
+            ("received", counts.received),
+            ("extended", counts.extended),
+            ("lost", counts.lost),
+        ];
+        for (event, count) in others.into_iter().chain(settled.zip(counts.settled)) {
+            messages.add(&[event], count as f64);
+        }
+        leases.add(&[], remote.open_leases() as f64);
     });
 }
 

@@ -39,7 +39,8 @@ pub(crate) fn required_by(before: &Config, after: &Config, roles: &[Role]) -> Ve
     if works {
         changed.workers(&before.workers, &after.workers);
     }
-    if dispatches && before.dispatch.is_some() || works && !before.workers.is_empty() {
+    let clients = roles.contains(&Role::Limiter);
+    if clients || dispatches && before.dispatch.is_some() || works && !before.workers.is_empty() {
         changed.option("queue", &before.queue, &after.queue);
     }
     changed.0
@@ -61,6 +62,7 @@ impl ChangedOptions {
         self.option("server.header_timeout", &before.header_timeout, &after.header_timeout);
         self.option("server.body_limit", &before.body_limit, &after.body_limit);
         self.option("server.shutdown_grace", &before.shutdown_grace, &after.shutdown_grace);
+        self.option("server.drain_timeout", &before.drain_timeout, &after.drain_timeout);
     }
 
     fn metrics(&mut self, before: &Config, after: &Config) {

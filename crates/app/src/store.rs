@@ -1,33 +1,12 @@
-//! Builds the store that the configuration names, and reads its state for probes and metrics.
+//! Reads the state of the store for probes and metrics, and the load that a process puts on it.
 
-use sluicegate_config::{Config, RedisStore, RedisWorkload};
+use sluicegate_config::{Config, RedisWorkload};
 use sluicegate_core::Ruleset;
 use sluicegate_http::probe::Readiness;
-use sluicegate_store::memory::Capacity;
-use sluicegate_store::redis::{ConnectionState, Options, RetryPolicy};
-use sluicegate_store::{AnyStore, Redis};
+use sluicegate_store::AnyStore;
+use sluicegate_store::redis::ConnectionState;
 
 use crate::wire::Role;
-
-/// Capacity of the in-memory fallback during an outage: at most 20 MB.
-pub(crate) const FALLBACK: Capacity = Capacity { keys_max: 200_000, records_max: 20_000 };
-
-/// Creates the Redis store. It connects in the background and reconnects when needed.
-pub(crate) fn redis(config: &RedisStore, workload: RedisWorkload) -> Redis {
-    let timeouts = config.timeouts(workload);
-    Redis::new(Options {
-        topology: config.topology.clone(),
-        key_prefix: config.key_prefix.clone(),
-        retry: RetryPolicy {
-            timeout: timeouts.timeout.into(),
-            retries: config.retries,
-            deadline: timeouts.deadline.into(),
-        },
-        deny_cache: config.deny_cache.into(),
-        connections_max: config.connections_max.map(|most| most as usize),
-        on_loss: config.on_loss,
-    })
-}
 
 /// Returns the kind of load that a process with these roles puts on the store.
 pub(crate) fn workload(config: &Config, roles: &[Role]) -> RedisWorkload {

@@ -3,7 +3,6 @@
 
 use std::io::IsTerminal as _;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -13,21 +12,23 @@ use arc_swap::ArcSwapOption;
 use axum::Router;
 use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, StoreOptions};
 use sluicegate_core::override_store::OverrideStore;
-use sluicegate_core::ruleset::{Ruleset, Settings};
+use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_dispatch::Stop;
 use sluicegate_http::listener::{self, Stats};
 use sluicegate_http::probe::{self, Probe, Readiness};
 use sluicegate_http::tls::Tls;
-use sluicegate_server::admin::{self, AdminOperations};
+use sluicegate_server::admin::{self, AdminOperations, ReloadFuture};
 use sluicegate_server::auth::{self, Tokens};
+use sluicegate_server::dashboard::{self, BrowserAccess, DashboardSources, NodeSummaries};
 use sluicegate_server::decision_log::{self, DecisionLog, LineFormat};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
 use sluicegate_server::overrides::Overrides;
+use sluicegate_server::recorder::{NodeName, Recorder};
 use sluicegate_server::{grpc, rest};
-use sluicegate_service::{Observer, Service};
+use sluicegate_service::{AuditEntry, Observer, Service};
 use sluicegate_store::memory::{Capacity, MemorySnapshot};
 use sluicegate_store::{AnyStore, FileOverrideStore, Memory, MonotonicClock};
 use tokio::net::TcpListener;
@@ -40,9 +41,10 @@ use crate::changes;
 use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::gateways::{self, Gateways};
-use crate::jobs::{self, Jobs, progress, why};
+use crate::jobs::{self, Jobs, dead_letters, progress, why};
 use crate::metrics;
-use crate::queue::MissingQueue;
+use crate::node_summaries::{self, RedisSummaries};
+use crate::queue::{self, LazyQueues, MissingQueue};
 use crate::restart;
 use crate::store::{self, SHUTTING_DOWN};
 use crate::store_full::StoreFullWarning;
@@ -62,6 +64,7 @@ pub(crate) struct Node {
     overrides: Arc<Overrides>,
     snapshot: Option<SnapshotFile>,
     metrics: Metrics,
+    recorder: Recorder,
     decisions: DecisionLog,
     tokens: Arc<ArcSwapOption<Tokens>>,
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
@@ -125,7 +128,7 @@ impl Node {
                 (memory, snapshot.clone(), open_override_store(overrides.as_deref())?)
             }
             StoreOptions::Redis(redis) => {
-                let redis = Arc::new(store::redis(redis, store::workload(config, roles)));
+                let redis = Arc::new(redis.open(store::workload(config, roles)));
                 let overrides_store: Arc<dyn OverrideStore> = redis.clone();
                 (AnyStore::Redis(redis), None, overrides_store)
             }
@@ -135,24 +138,29 @@ impl Node {
             secret: config.settings().secret.clone(),
             ..MetricsOptions::default()
         });
-        let rules = rules(config);
+        let rules = config.active_ruleset();
         metrics.register_rules(&rules);
         metrics.config_loaded(&source.name(), 1);
         let decisions = decision_log(config)?;
         let keys_max = match &config.store {
             StoreOptions::Memory { keys_max, .. } => *keys_max,
-            StoreOptions::Redis(_) => store::FALLBACK.keys_max,
+            StoreOptions::Redis(_) => Capacity::FALLBACK.keys_max,
         };
         let full = StoreFullWarning::new(keys_max);
-        let observers: Vec<Box<dyn Observer>> =
-            vec![Box::new(metrics.clone()), Box::new(decisions.clone()), Box::new(full)];
+        let recorder = recorder(config, &metrics);
+        let observers: Vec<Box<dyn Observer>> = vec![
+            Box::new(metrics.clone()),
+            Box::new(decisions.clone()),
+            Box::new(recorder.clone()),
+            Box::new(full),
+        ];
         metrics::decision_log(metrics.registry(), decisions.clone());
         let redis = store.redis().cloned();
         let mut limiter = Limiter::new(rules, store);
         if let Some(redis) = redis {
             metrics::redis(metrics.registry(), redis);
-            limiter =
-                limiter.with_fallback(Memory::new(store::FALLBACK).into(), MonotonicClock::new());
+            limiter = limiter
+                .with_fallback(Memory::new(Capacity::FALLBACK).into(), MonotonicClock::new());
         }
         let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
         let overrides = Overrides::new(service.clone(), overrides_store);
@@ -167,6 +175,7 @@ impl Node {
             overrides: Arc::new(overrides),
             snapshot,
             metrics,
+            recorder,
             decisions,
             tokens,
             tls: std::sync::Mutex::default(),
@@ -184,9 +193,16 @@ impl Node {
     ) -> anyhow::Result<()> {
         let RunOptions { roles, missing, progress, stop } = run;
         let shutdown = stop.drain.clone();
-        let jobs = Arc::new(
-            Jobs::open(config, roles, missing, &self.service, self.metrics.registry()).await?,
-        );
+        let registry = self.metrics.registry();
+        let queues = Arc::new(LazyQueues::new(config.queue.clone().unwrap_or_default()));
+        let jobs = Jobs::open(config, roles, &queues, missing, &self.service, registry).await?;
+        let jobs = Arc::new(jobs);
+        let has_clients = config.queue.is_some() && roles.contains(&Role::Limiter);
+        let remote = has_clients
+            .then(|| Arc::new(queue::for_clients(queues.clone(), config, missing, &host())));
+        if let Some(remote) = &remote {
+            metrics::queue_clients(registry, remote.clone());
+        }
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
         let stopping = shutdown.clone();
@@ -207,17 +223,29 @@ impl Node {
         let rest = rest::router(self.service.clone(), body_limit);
         let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
         let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
+        let rest = rest.merge(rest::queues::router(remote.clone(), queues.options().api.clone()));
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn AdminOperations> = Arc::new(NodeAdmin(self.clone()));
-        let admin = admin::router(operations).merge(overrides()).merge(probes());
-        let admin = admin.merge(why::router(jobs.monitor.tracker.clone()));
+        // The admin listener shows the shutdown of the others, so it ends after them.
+        let admin_shutdown = CancellationToken::new();
+        let listen = &config.listen.admin;
+        let browsers =
+            BrowserAccess::new(MonotonicClock::new(), &listen.address.host, listen.tls.is_some());
+        let browsers = Arc::new(browsers);
+        let sources = Arc::new(self.dashboard(roles, &browsers));
+        let admin = admin::router(operations)
+            .merge(overrides())
+            .merge(probes())
+            .merge(rest::inspection(self.service.clone(), body_limit))
+            .merge(why::router(jobs.monitor.tracker.clone()))
+            .merge(dead_letters::router(jobs.monitor.depths.clone(), self.service.clone()))
+            .merge(dashboard::router(sources.clone(), admin_shutdown.clone()))
+            .layer(guard.clone().with_browsers(browsers));
 
         // Loaded before the first request, so that bans and other overrides apply to it.
         self.overrides.refresh().await;
         let mut listeners = JoinSet::new();
-        // The admin listener shows the shutdown of the others, so it ends after them.
-        let admin_shutdown = CancellationToken::new();
         let setup = |name: &str, listen, app| ListenerSetup {
             name: name.to_owned(),
             option: format!("listen.{name}"),
@@ -225,7 +253,7 @@ impl Node {
             app,
             options: (&config.server).into(),
         };
-        let mut setups = vec![setup("admin", &config.listen.admin, admin.layer(guard.clone()))];
+        let mut setups = vec![setup("admin", &config.listen.admin, admin)];
         if roles.contains(&Role::Limiter) {
             let grpc = grpc.merge(probes()).layer(guard.clone());
             setups.push(setup("http", &config.listen.http, rest.layer(guard)));
@@ -261,9 +289,22 @@ impl Node {
                 node.gateways.drain(grace, now).await;
             })
         };
+        if let Some(remote) = remote.clone() {
+            let shutdown = shutdown.clone();
+            // Waiting receives would keep the listener open.
+            tokio::spawn(async move {
+                shutdown.cancelled().await;
+                remote.stop_receiving();
+            });
+        }
         let working = self.start_jobs(&jobs, &stop, progress);
+        let bounding = tokio::spawn(jobs::bound_draining(stop.clone(), jobs.drain_timeout(config)));
         let housekeeping = tokio::spawn(self.clone().run_housekeeping(shutdown.clone()));
         let refreshing = tokio::spawn(self.clone().refresh_overrides(shutdown.clone()));
+        let recording = tokio::spawn(record(self.recorder.clone(), admin_shutdown.clone()));
+        if let Some(redis) = self.service.limiter().store().redis().cloned() {
+            tokio::spawn(node_summaries::write(redis, sources, admin_shutdown.clone()));
+        }
         let counted = CancellationToken::new();
         let pushing = config.metrics.statsd.as_ref().map(|to| {
             info!(address = %to, "sending metrics to StatsD");
@@ -287,9 +328,13 @@ impl Node {
             shutdown.cancel();
         }
         draining.abort();
+        if let Some(remote) = remote {
+            remote.close().await;
+        }
         jobs::finish(working).await;
-        jobs.flush().await;
-        let _ = tokio::join!(housekeeping, refreshing);
+        bounding.abort();
+        jobs::flush(&queues).await;
+        let _ = tokio::join!(housekeeping, refreshing, recording);
         // Only now, so that the last push includes the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
@@ -305,6 +350,25 @@ impl Node {
             );
         }
         Ok(())
+    }
+
+    /// Returns the sources of the dashboard.
+    fn dashboard(&self, roles: &[Role], browsers: &Arc<BrowserAccess>) -> DashboardSources {
+        let name = |role: &Role| {
+            clap::ValueEnum::to_possible_value(role).map(|role| role.get_name().to_owned())
+        };
+        DashboardSources {
+            service: self.service.clone(),
+            recorder: self.recorder.clone(),
+            tokens: self.tokens.clone(),
+            browsers: browsers.clone(),
+            roles: roles.iter().filter_map(name).collect(),
+            id: self.service.request_id().id.to_string(),
+            nodes: self.service.limiter().store().redis().map(|redis| {
+                let nodes: Arc<dyn NodeSummaries> = Arc::new(RedisSummaries(redis.clone()));
+                nodes
+            }),
+        }
     }
 
     /// Starts the dispatcher, the workers and their progress line.
@@ -357,6 +421,8 @@ impl Node {
         let refused = |error: anyhow::Error| {
             self.metrics.config_failed();
             warn!(source = %self.source.name(), "configuration rejected: {error:#}");
+            let version = self.version.load(Ordering::SeqCst);
+            self.recorder.reloaded(version, Err(format!("{error:#}")));
             format!("{error:#}")
         };
         let loaded = self.source.load().map_err(refused)?;
@@ -377,7 +443,7 @@ impl Node {
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
-        let rules = rules(&loaded.config);
+        let rules = loaded.config.active_ruleset();
         self.metrics.register_rules(&rules);
         let before = self.service.limiter().replace(&rules, self.service.now());
         self.overrides.limits_changed();
@@ -397,7 +463,10 @@ impl Node {
             info!(%change, "rules changed");
         }
         info!(version, source = %self.source.name(), changes = changes.len(), "configuration reloaded");
-        Ok(changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+        let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
+        let text = changes.join("\n");
+        self.recorder.reloaded(version, Ok(changes));
+        Ok(text)
     }
 
     /// Applies overrides that were set on other nodes, until shutdown.
@@ -448,23 +517,46 @@ impl AdminOperations for NodeAdmin {
         self.0.metrics.render()
     }
 
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>> {
-        Box::pin(async {
+    fn reload<'a>(&'a self, by: &'a str) -> ReloadFuture<'a> {
+        Box::pin(async move {
             let node = self.0.clone();
             let reloaded = tokio::task::spawn_blocking(move || node.reload()).await;
-            reloaded.unwrap_or_else(|panicked| Err(panicked.to_string()))
+            let reloaded = reloaded.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            let detail = match &reloaded {
+                Ok(changes) => format!("{} changes", changes.lines().count()),
+                Err(_) => "rejected".to_owned(),
+            };
+            self.0.service.audit().record(AuditEntry {
+                at: self.0.service.now(),
+                by: by.to_owned(),
+                action: "reload",
+                target: self.0.source.name(),
+                reason: String::new(),
+                detail,
+            });
+            reloaded
         })
     }
 }
 
-/// Returns the rules of a configuration; none if limits are disabled.
-fn rules(config: &Config) -> Ruleset {
-    if config.enabled {
-        return config.ruleset().clone();
+/// Creates the recorder of the dashboard.
+fn recorder(config: &Config, metrics: &Metrics) -> Recorder {
+    let clock = MonotonicClock::new();
+    let node = NodeName { host: host(), version: env!("CARGO_PKG_VERSION"), started: clock.now() };
+    let settings = config.settings();
+    Recorder::new(metrics.clone(), clock, node, settings.secret.clone(), settings.hash_key)
+}
+
+/// Records the data of the dashboard in the middle of each second, until shutdown.
+async fn record(recorder: Recorder, shutdown: CancellationToken) {
+    loop {
+        let into_second = recorder.now().as_micros() % 1_000_000;
+        let wait = Duration::from_micros(1_500_000 - into_second);
+        if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+            return;
+        }
+        recorder.tick();
     }
-    let settings =
-        Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };
-    Ruleset::new(Vec::new(), settings).expect("an empty ruleset is valid")
 }
 
 /// Opens the overrides of a node with a memory store: a file, or memory if there is no path.

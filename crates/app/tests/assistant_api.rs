@@ -37,7 +37,7 @@ impl Assistant {
         let listener = Bound::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("an option");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let router = assistant_api::router(&limiter.http);
+        let router = assistant_api::router(&limiter.http).expect("a valid address");
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
             axum::serve(listener, router).await

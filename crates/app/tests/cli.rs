@@ -44,6 +44,38 @@ fn a_running_service_is_queried_from_the_command_line() {
 }
 
 #[test]
+fn the_health_of_a_process_is_its_exit_code() {
+    let service = RunningService::start("");
+    for url in [&service.http, &service.admin] {
+        let healthy = "{\"status\":\"healthy\"}\n";
+        assert_eq!(run(&["health", "--url", url]), (Some(0), healthy.to_owned(), String::new()));
+        let (code, out, _) = run(&["health", "--ready", "--url", url]);
+        assert_eq!((code, out.as_str()), (Some(0), "{\"status\":\"ready\"}\n"));
+    }
+    let lost = RunningService::start("store: {kind: redis, url: 'redis://127.0.0.1:1'}\n");
+    let (code, out, _) = run(&["health", "--ready", "--url", &lost.admin]);
+    assert_eq!(code, Some(1));
+    assert!(out.contains("unhealthy"), "{out}");
+    let (code, _, err) = run(&["health", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("no response from http://127.0.0.1:1/health"), "{err}");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display().to_string();
+    assert_eq!(run(&["man", &path]).0, Some(0));
+    for page in ["sluicegate.1", "sluicegate-serve.1", "sluicegate-doctor.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).expect(page);
+        assert!(text.starts_with(".ie") && text.contains(".SH NAME"), "{page}");
+    }
+    let (code, _, err) = run(&["man", "/no/such/folder"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("can't write to /no/such/folder"), "{err}");
+}
+
+#[test]
 fn errors_exit_with_2() {
     let (code, _, said) = run(&["allow", "userId=u1", "--url", "http://127.0.0.1:1"]);
     assert_eq!(code, Some(2));

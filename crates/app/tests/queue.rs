@@ -199,7 +199,7 @@ fn an_unusable_configuration_is_reported_at_the_start() {
         said
     };
     let said = with("queue: {kind: kafka}");
-    assert!(said.contains("write embedded, rabbitmq or sqs"), "{said}");
+    assert!(said.contains("write embedded, rabbitmq, sqs, pubsub or servicebus"), "{said}");
     let said = with("queue: {kind: rabbitmq, url: 'amqp://dev:geheim@127.0.0.1:1/'}");
     assert!(said.contains("can't connect to 127.0.0.1:1") && !said.contains("geheim"), "{said}");
     let said = with("queue: {path: no/such/folder/queue.db}");

@@ -40,7 +40,9 @@ prices:
 fn requests_that_the_document_allows_get_answers_that_it_describes() {
     let program = std::env::var_os("SLUICEGATE_SCHEMATHESIS")
         .expect("run it by `cargo xtask test schemathesis`");
-    let running = RunningService::start(RULES);
+    let queues = tempfile::tempdir().expect("a folder");
+    let path = queues.path().join("queue.db");
+    let running = RunningService::start(&format!("{RULES}queue: {{path: {}}}\n", path.display()));
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     // It writes caches to the current directory.
     let folder = tempfile::tempdir().expect("a folder");

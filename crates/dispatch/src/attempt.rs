@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::finished::Outbox;
-use crate::handler::{FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
+use crate::handler::{self, FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
 use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
 use crate::settle::until_settled;
@@ -59,7 +59,7 @@ impl Worker {
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD_MAX {
-                return self.defer(delivery, wait, stop).await;
+                return self.defer(delivery, wait, None, stop).await;
             }
             let wait = wait.saturating_sub(self.provider_limits.lead());
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
@@ -74,6 +74,7 @@ impl Worker {
         let _slot = slot.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
         let provider = self.options.provider.as_str();
         let mut first = true;
+        let mut admission = None;
         // Checked in each round: limits may be turned off while the message waits for them.
         while self.limits.is_on() {
             if first {
@@ -95,6 +96,7 @@ impl Worker {
                     if let Some(late) = window.start(|| self.provider_limits.now()).await {
                         self.provider_limits.started_after(late);
                         self.metrics.count(provider, WorkerCounter::Allowed);
+                        admission = handle;
                         break;
                     }
                     // This process was stopped, or is busy: starting now could break the limit.
@@ -109,10 +111,11 @@ impl Worker {
                     }
                 }
                 NextStep::Defer(_) if !self.limits.is_on() => {}
-                NextStep::Defer(span) => return self.defer(delivery, span, stop).await,
+                NextStep::Defer(span) => return self.defer(delivery, span, None, stop).await,
                 NextStep::Never(rule) => {
                     let reason = format!("the limits of rule {rule} can never admit it");
-                    return self.dead_letter(delivery, DeadLetterReason::new(reason), stop).await;
+                    let reason = DeadLetterReason::new(reason.clone()).with_stack(reason);
+                    return self.dead_letter(delivery, reason, stop).await;
                 }
             }
         }
@@ -122,6 +125,9 @@ impl Worker {
         let job = Job { message: delivery.message().clone(), provider: provider.to_owned() };
         let handled = delivery.with_lease(self.call(&job)).await;
         drop(busy);
+        if let Some(usage) = &handled.usage {
+            self.provider_limits.settle(admission, usage).await;
+        }
         let pause = self.learn(&handled).await;
         match handled.outcome {
             Ok(done) => self.done(delivery, done, stop).await,
@@ -131,8 +137,14 @@ impl Worker {
 
     /// Asks the limiter if a message may go.
     async fn turn(&self, delivery: &mut Delivery) -> NextStep {
+        // A store that does not answer must not cost the lease.
+        let turn = delivery.with_lease(self.ask(delivery.message())).await;
+        self.next_step(delivery, turn)
+    }
+
+    async fn ask(&self, message: &Message) -> Turn {
         if self.options.booked {
-            return self.claim(delivery).await;
+            return self.claim(message).await;
         }
         // Not under the id of the job: a redelivered message may have been processed before, and
         // two calls to the provider have to be counted twice.
@@ -143,19 +155,18 @@ impl Worker {
             // The other messages in the queue would have to wait as well.
             self.limit_for(*span);
         }
-        self.next_step(delivery, turn)
+        turn
     }
 
     /// Claims the booking of a message, or makes one.
-    async fn claim(&self, delivery: &mut Delivery) -> NextStep {
-        let turn = match Booking::of(delivery.message()) {
+    async fn claim(&self, message: &Message) -> Turn {
+        match Booking::of(message) {
             Some(booking) => self.provider_limits.claim(booking.id).await,
             None => {
-                let id = admission_id(delivery.message(), Tier::Booked);
+                let id = admission_id(message, Tier::Booked);
                 self.provider_limits.book(id, Tier::Worker).await
             }
-        };
-        self.next_step(delivery, turn)
+        }
     }
 
     fn next_step(&self, delivery: &mut Delivery, turn: Turn) -> NextStep {
@@ -178,7 +189,11 @@ impl Worker {
                 delivery.count_deferral();
                 NextStep::Wait(Span::ZERO)
             }
-            Turn::Unanswered(span) => NextStep::Wait(span),
+            // A claim has no outage policy. Booking again, under the same id, lets it decide.
+            Turn::Unanswered(span) => {
+                delivery.set_booking(None);
+                NextStep::Wait(span)
+            }
             Turn::Never(rule) => NextStep::Never(rule),
         }
     }
@@ -188,14 +203,10 @@ impl Worker {
         let timeout_after = Duration::from(self.options.timeout);
         match timeout(timeout_after, self.handler.handle(job)).await {
             Ok(handled) => handled,
-            Err(_) => HandlerResult {
-                outcome: Err(JobFailure {
-                    kind: FailureKind::Transient,
-                    message: format!("timed out after {}", self.options.timeout),
-                    response: None,
-                }),
-                rate_limit_info: None,
-            },
+            Err(_) => {
+                let message = format!("timed out after {}", self.options.timeout);
+                JobFailure::transient(message).into()
+            }
         }
     }
 
@@ -216,7 +227,7 @@ impl Worker {
 
     async fn done(&self, delivery: Delivery, done: JobSuccess, stop: &Stop) -> Result<(), Error> {
         let message = delivery.message();
-        let JobSuccess { result, follow_ups } = done;
+        let JobSuccess { result, follow_ups, next_page, unchanged: _ } = done;
         let mut outbox = Outbox::new();
         if let (Some(output), Some(results)) = (result, &self.queues.results) {
             let mut result = Message::of_job(message.meta.job.clone(), output.body);
@@ -233,9 +244,13 @@ impl Worker {
                 let reason = format!(
                     "follow-up message to undeclared queue {queue:?}: declare it in the configuration"
                 );
-                return self.dead_letter(delivery, DeadLetterReason::new(reason), stop).await;
+                let reason = DeadLetterReason::new(reason.clone()).with_stack(reason);
+                return self.dead_letter(delivery, reason, stop).await;
             };
             outbox.push((queue.clone(), batch));
+        }
+        if let Some(next) = next_page {
+            outbox.push((self.queues.jobs.clone(), vec![next]));
         }
         self.publish(delivery, outbox, stop).await
     }
@@ -244,16 +259,36 @@ impl Worker {
     /// are kept and published later: the work is not repeated.
     async fn publish(
         &self,
-        delivery: Delivery,
+        mut delivery: Delivery,
         mut outbox: Outbox,
         stop: &Stop,
     ) -> Result<(), Error> {
         let message = delivery.message().clone();
+        if let [(queue, batch)] = &outbox[..]
+            && let [result] = &batch[..]
+            && delivery.completes_atomically(queue)
+        {
+            match delivery.complete(queue, result.clone()).await {
+                Ok(()) => {
+                    self.metrics.queues.works(queue.name());
+                    self.finish(&message);
+                    return Ok(());
+                }
+                // Tried again below, where failures of the queue are handled.
+                Err(Unsettled { delivery: Some(unsettled), .. }) => delivery = *unsettled,
+                Err(Unsettled { error, delivery: None }) => {
+                    self.finished.insert(message.id(), outbox);
+                    return Err(error);
+                }
+            }
+        }
         while let Some(wait) = match self.publish_once(&delivery, &mut outbox).await {
             Ok(wait) => wait,
             Err((queue, error)) => {
                 let reason = format!("the job is done, but {queue} can't take its result: {error}");
+                let stack = handler::stack(&reason, &[error.to_string()]);
                 let reason = DeadLetterReason::new(reason)
+                    .with_stack(stack)
                     .with("attempts", message.meta.attempt + 1)
                     .with("provider", self.options.provider.as_str());
                 return self.dead_letter(delivery, reason, stop).await;
@@ -272,9 +307,14 @@ impl Worker {
             self.finished.insert(message.id(), outbox);
             return Err(error);
         }
-        self.metrics.count(&self.options.provider, WorkerCounter::Done);
-        self.track_message(&message, JobEvent::Done, |status| status);
+        self.finish(&message);
         Ok(())
+    }
+
+    /// Records that a job is done.
+    fn finish(&self, message: &Message) {
+        self.metrics.count(&self.options.provider, WorkerCounter::Done);
+        self.track_message(message, JobEvent::Done, |status| status);
     }
 
     /// Publishes what is in the outbox and removes it from there. Returns the time to wait if a
@@ -323,12 +363,15 @@ impl Worker {
         if failure.kind == FailureKind::Limited {
             let wait = pause.unwrap_or_else(|| self.options.backoff.most(1));
             delivery.set_booking(None);
-            return self.defer(delivery, wait, stop).await;
+            return self.defer(delivery, wait, Some(&failure.message), stop).await;
         }
         self.metrics.count(provider, WorkerCounter::Failed);
-        let JobFailure { kind, message: error, response } = failure;
-        if kind == FailureKind::Permanent || failures >= self.options.attempts.max(1) {
+        let stack = failure.stack();
+        let JobFailure { kind, message: error, response, .. } = failure;
+        let attempts = delivery.message().meta.max_attempts.unwrap_or(self.options.attempts);
+        if kind == FailureKind::Permanent || failures >= attempts.max(1) {
             let reason = DeadLetterReason::new(error)
+                .with_stack(stack)
                 .with("attempts", failures)
                 .with("provider", provider)
                 .with("response", response);
@@ -347,14 +390,24 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns a message to the queue until its limit admits it.
-    async fn defer(&self, delivery: Delivery, wait: Span, stop: &Stop) -> Result<(), Error> {
+    /// Returns a message to the queue until its limit admits it. `refusal` is the provider's, if it
+    /// refused the job.
+    async fn defer(
+        &self,
+        delivery: Delivery,
+        wait: Span,
+        refusal: Option<&str>,
+        stop: &Stop,
+    ) -> Result<(), Error> {
         let message = delivery.message().clone();
         let until = self.clock.now() + wait.max(DEFER_MIN);
         let defer = |delivery: Delivery| delivery.defer(DeliveryTime::At(until));
         self.settle(delivery, self.queues.jobs.name(), stop, defer).await?;
         self.metrics.count(&self.options.provider, WorkerCounter::Requeued);
-        self.track_message(&message, JobEvent::Deferred, |status| status.until(until));
+        self.track_message(&message, JobEvent::Deferred, |status| {
+            let status = status.until(until);
+            refusal.into_iter().fold(status, JobStatus::because)
+        });
         Ok(())
     }
 

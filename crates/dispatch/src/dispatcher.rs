@@ -14,10 +14,12 @@ use sluicegate_config::{DelayMode, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{
     DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue, Unsettled,
+    without_byte_order_mark,
 };
 use sluicegate_service::Service;
 use tracing::{info, warn};
 
+use crate::handler;
 use crate::limit_switch::LimitSwitch;
 use crate::limits::{ProviderLimits, Turn};
 use crate::metrics::Metrics;
@@ -32,8 +34,8 @@ use crate::tracker::{JobEvent, JobStatus, JobTracker};
 /// brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
 
-/// The bytes of a byte order mark in UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Time after the start of a booked job in which its worker can settle the estimate.
+const HOLD: Span = Span::from_secs(600);
 /// Minimum delay of a message whose target can't be used.
 const POSTPONE_MIN: Span = Span::from_millis(100);
 
@@ -53,7 +55,7 @@ pub struct Dispatcher {
 
 /// The limits and the queue of one provider.
 struct ProviderQueue {
-    limits: ProviderLimits,
+    limits: Arc<ProviderLimits>,
     queue: Queue,
     /// Time until which the provider's limit is known to be reached, in microseconds by the clock
     /// of the queue.
@@ -89,9 +91,11 @@ impl Dispatcher {
     ) -> Arc<Self> {
         let provider = |(provider, queue): (&Provider, Queue)| {
             metrics.show_dispatched(&provider.name);
-            let limits =
-                ProviderLimits::new(service.clone(), provider.name.clone(), provider.estimate);
+            let (name, estimate) = (provider.name.clone(), provider.estimate);
+            let limits = ProviderLimits::new(service.clone(), name, estimate, HOLD);
             limits.show_pacing(&metrics, Tier::Dispatch);
+            let limits = Arc::new(limits);
+            tracker.add_provider(&limits);
             ProviderQueue { limits, queue, full_until: AtomicU64::new(0) }
         };
         let providers = options.providers.iter().zip(targets).map(provider).collect();
@@ -133,9 +137,7 @@ impl Dispatcher {
     async fn dispatch(&self, mut delivery: Delivery, stop: &Stop) -> Result<(), Error> {
         let choice = match self.choose(&delivery.message().body) {
             Ok(choice) => choice,
-            Err(reason) => {
-                return self.reject(delivery, DeadLetterReason::new(reason), stop).await;
-            }
+            Err(reason) => return self.reject(delivery, reason, stop).await,
         };
         let destination = loop {
             let result = delivery.with_lease(self.destination(&choice, delivery.message())).await;
@@ -191,18 +193,20 @@ impl Dispatcher {
     }
 
     /// Chooses the provider of a message. The error says why its body can't be used.
-    fn choose(&self, body: &[u8]) -> Result<Choice, &'static str> {
-        // Some producers write a byte order mark, which JSON does not allow.
-        let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    fn choose(&self, body: &[u8]) -> Result<Choice, DeadLetterReason> {
+        let json = without_byte_order_mark(body);
         // In any depth: only a strategy that reads the body needs it as a tree.
-        if serde_json::from_slice::<IgnoredAny>(json).is_err() {
-            return Err("the body is not JSON");
+        if let Err(error) = serde_json::from_slice::<IgnoredAny>(json) {
+            return Err(rejection("the body is not JSON", &[error.to_string()]));
         }
         if !self.selector.reads_body() {
             return Ok(self.selector.choose(&Value::Null));
         }
         let body = serde_json::from_slice(json);
-        let body = body.map_err(|_| "the body is nested too deeply to read its provider")?;
+        let body = body.map_err(|error| {
+            let reason = "the body is nested too deeply to read its provider";
+            rejection(reason, &[error.to_string()])
+        })?;
         Ok(self.selector.choose(&body))
     }
 
@@ -217,7 +221,8 @@ impl Dispatcher {
         let Some(delivery) = delivery else { return Err(error) };
         if error.is_permanent() {
             let reason = format!("it can't be sent to queue {}: {error}", target.name());
-            return self.reject(*delivery, DeadLetterReason::new(reason), stop).await;
+            let reason = rejection(&reason, &[error.to_string()]);
+            return self.reject(*delivery, reason, stop).await;
         }
         let wait = self.metrics.queues.failed(target.name(), &error, self.clock.now());
         self.postpone(*delivery, wait, stop).await
@@ -266,7 +271,7 @@ impl Dispatcher {
                     self.providers.iter().map(|provider| provider.limits.provider()).collect();
                 let known = known.join(", ");
                 let reason = format!("unknown provider {name:?} (known: {known})");
-                return Err(DispatchError::Rejected(DeadLetterReason::new(reason)));
+                return Err(DispatchError::Rejected(rejection(&reason, &[])));
             }
         };
         // Before the limit is asked, so that a message is not charged while it can't be sent.
@@ -408,6 +413,11 @@ impl Dispatcher {
     }
 }
 
+/// Creates the reason of a dead letter, with the causes as its stack.
+fn rejection(reason: &str, causes: &[String]) -> DeadLetterReason {
+    DeadLetterReason::new(reason).with_stack(handler::stack(reason, causes))
+}
+
 /// The reason why a message is not forwarded.
 enum DispatchError {
     /// The message can never be forwarded.
@@ -426,9 +436,10 @@ impl From<Turn> for DispatchError {
             Turn::Later(span) | Turn::Busy(span) => Self::Later(span),
             Turn::Unanswered(span) => Self::Again(span),
             Turn::Go(..) | Turn::Gone | Turn::Booked(_) => Self::Again(Span::ZERO),
-            Turn::Never(rule) => Self::Rejected(DeadLetterReason::new(format!(
-                "the limits of rule {rule} can never admit it"
-            ))),
+            Turn::Never(rule) => {
+                let reason = format!("the limits of rule {rule} can never admit it");
+                Self::Rejected(rejection(&reason, &[]))
+            }
         }
     }
 }

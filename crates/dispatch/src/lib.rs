@@ -33,6 +33,7 @@ pub use handler::{Handler, HandlerResult, Job, JobFailure, JobSuccess, RateLimit
 pub use metrics::{Metrics, WorkerCounter};
 pub use select::{Choice, Selector};
 // The options of this crate.
+pub use limits::ProviderState;
 pub use sluicegate_config::{DelayMode, Dispatch, LearnOptions, Provider, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};

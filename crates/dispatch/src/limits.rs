@@ -3,23 +3,41 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sluicegate_core::Id;
 use sluicegate_core::plan::Handle;
+use sluicegate_core::price::{Quote, TokenCounts, TokenKinds};
 use sluicegate_core::query::{Cost, Query, RequestId};
 use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Decision, Id};
 use sluicegate_pace::{PacedWork, Pacer};
-use sluicegate_service::Service;
 use sluicegate_service::answer::Answer;
+use sluicegate_service::{DecisionMode, Service};
 use tracing::warn;
 
+use crate::handler::CallUsage;
 use crate::metrics::Metrics;
 use crate::tier::Tier;
 
 /// Time for which an admission is remembered for a message that is delivered again.
 const KEEP: Span = Span::from_secs(600);
 
+/// Time between the end of a call and its settlement.
+const SETTLE_LATE: Span = Span::from_secs(60);
+
 /// The answer to a question for a turn.
 pub(crate) type Turn = sluicegate_pace::Turn<TierWork>;
+
+/// The state of a provider's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderState {
+    /// The limits admit a job now.
+    Open,
+    /// The limits admit a job after this time.
+    Limited(Span),
+    /// The provider asked for a pause, which ends after this time.
+    Paused(Span),
+    /// The store does not answer, or the limits can never admit a job.
+    Unknown,
+}
 
 /// The limits of one provider.
 pub(crate) struct ProviderLimits {
@@ -35,6 +53,8 @@ pub(crate) struct TierWork {
     tier: Tier,
     /// Estimated cost of a job.
     estimate: Cost,
+    /// Time after which an estimate stays as it is.
+    hold: Span,
     /// Part of the tightest limit that was left when it was last asked, as the bits of a number
     /// from 0 to 1.
     left: AtomicU64,
@@ -47,7 +67,7 @@ impl PacedWork for TierWork {
     type Refusal = String;
 
     fn query(&self, id: RequestId) -> Query<'_> {
-        self.tier.query(&self.provider, self.estimate, id)
+        self.tier.query(&self.provider, self.estimate, self.hold, id)
     }
 
     fn admitted(&self, _: &Answer<'_, '_>, handle: Option<Handle>) -> Option<Handle> {
@@ -75,11 +95,19 @@ impl PacedWork for TierWork {
 }
 
 impl ProviderLimits {
-    pub(crate) fn new(service: Arc<Service>, provider: String, estimate: Cost) -> Self {
+    /// Creates the limits. Work that takes longer than `timeout` is not settled with its actual cost.
+    pub(crate) fn new(
+        service: Arc<Service>,
+        provider: String,
+        estimate: Cost,
+        timeout: Span,
+    ) -> Self {
+        let hold = timeout + SETTLE_LATE;
         let work = |tier| TierWork {
             provider: provider.clone(),
             tier,
             estimate,
+            hold,
             left: AtomicU64::new(1.0_f64.to_bits()),
         };
         let (dispatch, worker) = (work(Tier::Dispatch), work(Tier::Worker));
@@ -107,6 +135,7 @@ impl ProviderLimits {
             provider: self.provider().to_owned(),
             tier: if tier == Tier::Dispatch { Tier::Booked } else { tier },
             estimate: self.booked.estimate,
+            hold: self.booked.hold,
             left: AtomicU64::new(0),
         };
         metrics.show_pacing(self.provider(), tier, move || {
@@ -158,10 +187,48 @@ impl ProviderLimits {
         }
     }
 
+    /// Replaces the estimate of a turn with what the call took.
+    pub(crate) async fn settle(&self, handle: Option<Handle>, usage: &CallUsage) {
+        let has_estimate = self.worker.estimate != Cost::default();
+        let Some(handle) = handle.filter(|_| has_estimate) else { return };
+        let service = self.pacer.service();
+        let mut cost = usage.cost;
+        if let (None, Some(input), Some(output), Some(model)) =
+            (cost.money, cost.input_tokens, cost.output_tokens, &usage.model)
+            && let Quote::Priced(prices) = service.limiter().rules().prices().of(model)
+        {
+            let kinds = TokenKinds::default();
+            cost.money = Some(prices.cost(&TokenCounts { input, output, kinds }));
+        }
+        if let Err(error) = service.settle(&handle, &cost).await {
+            let provider = self.provider();
+            warn!(provider, %error, "actual cost not stored: the estimate stays charged");
+        }
+    }
+
     /// Returns the time until something could be booked, or `None` if nothing ever can. Writes
     /// nothing.
     pub(crate) async fn soonest(&self) -> Option<Span> {
         self.pacer.soonest(&self.booked).await
+    }
+
+    /// Asks the store for the state of the limits. Writes nothing.
+    pub(crate) async fn state(&self) -> ProviderState {
+        let service = self.pacer.service();
+        let query = [self.booked.query(service.request_id())];
+        let asked = service.decide(&query, DecisionMode::Peek, |answer| {
+            let is_pause = answer.hit().is_some_and(|hit| hit.charge.is_gate());
+            match answer.decision() {
+                _ if answer.outage().is_some() => ProviderState::Unknown,
+                Decision::Allow(_) => ProviderState::Open,
+                Decision::Deny(deny) if is_pause => {
+                    ProviderState::Paused(deny.start.since(deny.at))
+                }
+                Decision::Deny(deny) => ProviderState::Limited(deny.start.since(deny.at)),
+                Decision::Never(_) | Decision::Closed(_) => ProviderState::Unknown,
+            }
+        });
+        asked.await.unwrap_or(ProviderState::Unknown)
     }
 
     /// Returns the part of the tightest limit that was left when it was last asked, from 0 to 1.

@@ -35,9 +35,18 @@ impl Tier {
     }
 
     /// Returns the query whether a job with this estimated cost may go to a provider.
-    pub(crate) fn query(self, provider: &str, estimate: Cost, id: RequestId) -> Query<'_> {
+    /// An estimate is held for the given time, in which it can be settled with the actual cost.
+    pub(crate) fn query(
+        self,
+        provider: &str,
+        estimate: Cost,
+        hold: Span,
+        id: RequestId,
+    ) -> Query<'_> {
         let mut query = Query::new(id);
         query.cost = estimate;
+        // A dispatcher does not know what becomes of a job.
+        query.hold = (estimate != Cost::default() && self != Self::Dispatch).then_some(hold);
         query.insert_own(PROVIDER, provider);
         query.insert_own(TIER, self.name());
         query.subject = Subject::Own;

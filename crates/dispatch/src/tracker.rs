@@ -1,18 +1,31 @@
 //! [`JobTracker`]: the last known status of each job in this process, which answers "why does it
 //! not run".
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sluicegate_core::Timestamp;
 use sluicegate_queue::{JobId, Message};
 
+use crate::limits::{ProviderLimits, ProviderState};
+
 /// Maximum number of tracked jobs; the oldest is forgotten first.
 const JOBS_MAX: usize = 100_000;
 
-/// Remembers the last status of jobs. Clones share the same data.
-#[derive(Clone, Debug, Default)]
-pub struct JobTracker(Arc<Mutex<Jobs>>);
+/// Remembers the last status of jobs, and knows the limits of their providers. Clones share the
+/// same data.
+#[derive(Clone, Default)]
+pub struct JobTracker {
+    jobs: Arc<Mutex<Jobs>>,
+    providers: Arc<Mutex<Vec<Weak<ProviderLimits>>>>,
+}
+
+impl fmt::Debug for JobTracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobTracker").finish_non_exhaustive()
+    }
+}
 
 #[derive(Debug, Default)]
 struct Jobs {
@@ -131,8 +144,26 @@ impl JobTracker {
         jobs.last.insert(job.clone(), status);
     }
 
+    /// Adds the limits of a provider.
+    pub(crate) fn add_provider(&self, limits: &Arc<ProviderLimits>) {
+        let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        providers.push(Arc::downgrade(limits));
+    }
+
+    /// Asks the store for the state of the limits of all providers, by name.
+    pub async fn provider_states(&self) -> BTreeMap<String, ProviderState> {
+        let providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut states = BTreeMap::new();
+        for limits in providers.iter().filter_map(Weak::upgrade) {
+            if !states.contains_key(limits.provider()) {
+                states.insert(limits.provider().to_owned(), limits.state().await);
+            }
+        }
+        states
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -67,7 +67,7 @@ pub struct Worker {
     pub(crate) options: Options,
     pub(crate) limits: LimitSwitch,
     pub(crate) queues: Queues,
-    pub(crate) provider_limits: ProviderLimits,
+    pub(crate) provider_limits: Arc<ProviderLimits>,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) limit_observer: LimitObserver,
     pub(crate) clock: Arc<dyn Clock>,
@@ -93,9 +93,11 @@ impl Worker {
         tracker: JobTracker,
     ) -> Arc<Self> {
         metrics.show_worked(&options.provider);
-        let provider_limits =
-            ProviderLimits::new(service.clone(), options.provider.clone(), options.estimate);
+        let (name, estimate) = (options.provider.clone(), options.estimate);
+        let provider_limits = ProviderLimits::new(service.clone(), name, estimate, options.timeout);
         provider_limits.show_pacing(&metrics, Tier::Worker);
+        let provider_limits = Arc::new(provider_limits);
+        tracker.add_provider(&provider_limits);
         let slots = Semaphore::new(options.concurrency.max(1).into());
         let limit_observer = LimitObserver::new(options.learn);
         let closed_until = watch::Sender::default();

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use axum::http::response::Parts;
 use hyper::body::Incoming;
-use sluicegate_config::{FairOrder, GatewayOptions, RouteOptions};
+use sluicegate_config::{GatewayOptions, RouteOptions};
 use sluicegate_http::upstream::{
     CaError, ClientOptions, ConnectionPool, CredentialsError, Signer, Upstream, is_address,
 };
-use sluicegate_pace::{Lane, LaneOptions, Order, Pacer};
+use sluicegate_pace::{Lane, LaneOptions, Pacer};
 use sluicegate_service::Service;
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
@@ -61,13 +61,8 @@ pub enum RouteError {
 
 /// Returns the settings of the queue in which requests of a route wait.
 pub(crate) fn lane_options(route: &RouteOptions) -> LaneOptions {
-    let fair = route.wait.fair.clone();
-    let order = fair.map_or(Order::Fifo, |FairOrder { by, weights, priorities }| Order::Fair {
-        by,
-        weights,
-        priorities,
-    });
-    LaneOptions::new(&route.limits, route.wait.max.into(), route.wait.depth, order)
+    let wait = &route.wait;
+    LaneOptions::new(&route.limits, wait.max.into(), wait.depth, wait.order.clone())
 }
 
 impl Route {

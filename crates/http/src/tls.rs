@@ -18,6 +18,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 use sluicegate_config::ListenerTls;
+use sluicegate_core::Timestamp;
 
 /// The TLS configuration of a listener.
 #[derive(Debug)]
@@ -106,6 +107,20 @@ impl Tls {
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
     }
+}
+
+/// Returns the end of the validity of the certificate in a file that expires first.
+pub fn expiry(path: &Path) -> Result<Timestamp, Error> {
+    let mut first = Timestamp::from_micros(u64::MAX);
+    for certificate in certificates(path)? {
+        let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).map_err(|_| {
+            let source = rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
+            Error::Unusable { path: path.to_owned(), what: "certificate", source }
+        })?;
+        let seconds = parsed.validity().not_after.timestamp();
+        first = first.min(Timestamp::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    }
+    Ok(first)
 }
 
 /// Formats an error of the parser, which prints text as lists of numbers.

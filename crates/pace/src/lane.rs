@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::{Fuse, FusedFuture as _};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use sluicegate_config::WaitOrder;
 use sluicegate_core::backlog::{Backlog, BacklogReport};
 use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::query::Pacing;
@@ -28,7 +29,7 @@ use crate::exchange::{self, Exchange};
 use crate::other_queues::OtherQueues;
 use crate::own_starts::room;
 use crate::pacer::{Booking, PacedWork, Pacer, Turn};
-use crate::wait_queue::{EnterResult, Order, Place, WaitQueue};
+use crate::wait_queue::{EnterResult, Place, WaitQueue};
 use crate::window::StartWindow;
 
 /// Turns are booked for this time ahead by all replicas together, so that a replica that dies takes
@@ -56,8 +57,8 @@ pub struct LaneOptions {
     pub max: Duration,
     /// Maximum number of waiting requests.
     pub depth: usize,
-    /// Order in which waiting requests are served.
-    pub order: Order,
+    /// WaitOrder in which waiting requests are served.
+    pub order: WaitOrder,
     /// Time from one start to the next in the long run, by the slowest limit.
     interval: Span,
     /// Time by which a start may be late without delaying the next one, by the tightest bucket.
@@ -68,7 +69,7 @@ pub struct LaneOptions {
 
 impl LaneOptions {
     /// Creates the settings of a lane whose work has these limits.
-    pub fn new(limits: &[Limit], max: Duration, depth: usize, order: Order) -> Self {
+    pub fn new(limits: &[Limit], max: Duration, depth: usize, order: WaitOrder) -> Self {
         let each = limits.iter().filter(|limit| limit.unit() == Unit::Requests).map(|limit| {
             let amount = match limit {
                 Limit::Bucket { rate, .. } => rate.amount,
@@ -91,7 +92,7 @@ impl LaneOptions {
 
     /// Returns the number of turns that all replicas together book ahead.
     fn ahead(&self) -> usize {
-        let ahead = if self.order == Order::Fifo { AHEAD } else { AHEAD_FAIR };
+        let ahead = if self.order == WaitOrder::Fifo { AHEAD } else { AHEAD_FAIR };
         let turns = ahead.as_micros() / self.interval.as_micros().max(1);
         let turns = usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX);
         let leases = self.leases.and_then(|leases| usize::try_from(leases).ok());

@@ -32,7 +32,6 @@ pub use lane::{Lane, LaneOptions, WaitError, Waited};
 pub use lease_times::LeaseTimes;
 pub use pacer::{Booking, PacedWork, Pacer, Turn};
 pub use round_trip::RoundTrips;
-pub use wait_queue::Order;
 pub use window::{StartAttempt, StartWindow};
 
 #[cfg(test)]

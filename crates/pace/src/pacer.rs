@@ -29,6 +29,9 @@ const UNANSWERED: Span = Span::from_millis(50);
 /// First and last pause before an unanswered question is repeated; each is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(80);
+/// Time that failed calls may take until the question is not asked again. A call that takes longer
+/// has waited for the timeouts of the store, which contain retries; the outage policy decides then.
+const QUICK_FAILURES: Span = Span::from_millis(400);
 /// Time by which a claim may reach the store before its lead: the way of the booking may have been
 /// longer. Without it such a claim would have to be repeated, a round trip later.
 const EARLY: Span = Span::from_millis(5);
@@ -60,6 +63,12 @@ pub trait PacedWork: Send + Sync {
     /// process may claim the booking, and nobody knows all real starts.
     fn starts_here(&self) -> bool {
         true
+    }
+
+    /// Returns true if the store is in this process, by the same clock as the pacer. Then turns need
+    /// no lead.
+    fn has_local_store(&self) -> bool {
+        false
     }
 
     /// Returns the times of the leases of the work, if it waits for their ends.
@@ -155,7 +164,14 @@ impl Pacer {
 
     fn pacing<W: PacedWork + ?Sized>(&self, work: &W) -> Pacing {
         let owner = work.starts_here().then_some(self.owner);
-        Pacing { owner, ..self.round_trips.pacing() }
+        let pacing = self.round_trips.pacing();
+        let lead = if work.has_local_store() { Span::ZERO } else { pacing.lead };
+        Pacing { owner, lead, ..pacing }
+    }
+
+    /// Returns the time before its start at which a booking of this work is claimed.
+    pub fn lead<W: PacedWork + ?Sized>(&self, work: &W) -> Span {
+        self.pacing(work).lead
     }
 
     /// Returns the window of work that was asked for at `asked` and answered at `received`.
@@ -272,6 +288,7 @@ impl Pacer {
     ) -> Turn<W> {
         let mut id = id;
         let mut pause = PAUSE_MIN;
+        let since = self.service.now();
         loop {
             match self.book_once(work, id).await {
                 Ok(turn) => return turn,
@@ -280,7 +297,7 @@ impl Pacer {
                     id = self.service.request_id();
                 }
                 Err(ServiceError::Store(Error::Unavailable(_)))
-                    if self.asks_again(&mut pause).await => {}
+                    if self.asks_again(&mut pause, since).await => {}
                 Err(ServiceError::Store(
                     Error::Unavailable(_) | Error::Full | Error::CrossSlot,
                 )) => return self.acquire_unpaced(unbooked).await,
@@ -318,10 +335,12 @@ impl Pacer {
     pub async fn claim<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
         let claimant = self.service.request_id().id;
         let mut pause = PAUSE_MIN;
+        let since = self.service.now();
         loop {
             let mut query = work.query(id);
             let pacing = self.pacing(work);
-            query.pacing = Some(Pacing { lead: pacing.lead + EARLY, ..pacing });
+            let early = if work.has_local_store() { Span::ZERO } else { EARLY };
+            query.pacing = Some(Pacing { lead: pacing.lead + early, ..pacing });
             let asked = self.service.now();
             let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
                 let received = self.service.now();
@@ -359,7 +378,7 @@ impl Pacer {
                     return Turn::Gone;
                 }
                 Err(ServiceError::Store(Error::Unavailable(_))) => {
-                    if !self.asks_again(&mut pause).await {
+                    if !self.asks_again(&mut pause, since).await {
                         self.is_out_for(Span::ZERO);
                         return Turn::Unanswered(UNANSWERED);
                     }
@@ -402,10 +421,11 @@ impl Pacer {
         self.service.close(&work.query(self.service.request_id()), span).await
     }
 
-    /// Waits before an unanswered question is asked again. Returns false if it was asked often
-    /// enough.
-    async fn asks_again(&self, pause: &mut Duration) -> bool {
-        if *pause > PAUSE_MAX || self.is_away.load(Ordering::Relaxed) {
+    /// Waits before a question that was first asked at `since` is asked again. Returns false if it
+    /// was asked often enough, or for long enough.
+    async fn asks_again(&self, pause: &mut Duration, since: Timestamp) -> bool {
+        let is_slow = self.service.now().since(since) > QUICK_FAILURES;
+        if is_slow || *pause > PAUSE_MAX || self.is_away.load(Ordering::Relaxed) {
             self.is_away.store(true, Ordering::Relaxed);
             return false;
         }

@@ -18,6 +18,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use sluicegate_config::WaitOrder;
 use sluicegate_core::backlog::{Backlog, FLOWS_MAX};
 
 use crate::other_queues::{FlowCount, FlowCounts, OtherQueues, own_turns};
@@ -29,27 +30,11 @@ const CREDIT_MIN: u64 = REQUEST / 16;
 /// Priority of requests that missed their turn: above all that can be configured.
 const RETURNED: u16 = 1 << 8;
 
-/// The order in which waiting requests are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// First in, first out.
-    Fifo,
-    /// Fair queueing over the values of a dimension.
-    Fair {
-        /// The dimension; requests without it share one queue.
-        by: String,
-        /// Number of requests per round by dimension value; the default is 1.
-        weights: HashMap<String, u32>,
-        /// Priority by dimension value, the largest first; the default is 0.
-        priorities: HashMap<String, u8>,
-    },
-}
-
 /// Waiting requests.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<T> {
     depth: usize,
-    order: Order,
+    order: WaitOrder,
     /// Requests by priority, the highest first.
     classes: BTreeMap<Reverse<u16>, Class<T>>,
     len: usize,
@@ -103,21 +88,21 @@ impl<T> Flow<T> {
 }
 
 impl<T> WaitQueue<T> {
-    pub(crate) fn new(depth: usize, order: Order) -> Self {
+    pub(crate) fn new(depth: usize, order: WaitOrder) -> Self {
         let others = OtherQueues::default();
         Self { depth, order, classes: BTreeMap::new(), len: 0, next_number: 0, others }
     }
 
     /// Changes depth and order for requests that come from now on.
-    pub(crate) fn reconfigure(&mut self, depth: usize, order: Order) {
+    pub(crate) fn reconfigure(&mut self, depth: usize, order: WaitOrder) {
         (self.depth, self.order) = (depth, order);
     }
 
     /// Returns the dimension that separates flows.
     pub(crate) fn by(&self) -> Option<&str> {
         match &self.order {
-            Order::Fifo => None,
-            Order::Fair { by, .. } => Some(by),
+            WaitOrder::Fifo => None,
+            WaitOrder::Fair { by, .. } => Some(by),
         }
     }
 
@@ -134,7 +119,7 @@ impl<T> WaitQueue<T> {
 
     /// Adds a request, if there is queue.
     pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> EnterResult<T> {
-        let flow = if self.order == Order::Fifo { "" } else { flow };
+        let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
         let displaced = if self.len - self.returned() < self.depth {
             None
@@ -277,7 +262,7 @@ impl<T> WaitQueue<T> {
 
     /// Returns the number of requests on this replica that go before one that would come now.
     pub(crate) fn ahead_of(&self, flow: &str) -> usize {
-        let flow = if self.order == Order::Fifo { "" } else { flow };
+        let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
         let mut ahead = 0;
         for (Reverse(other), class) in &self.classes {
@@ -299,7 +284,7 @@ impl<T> WaitQueue<T> {
 
     /// Returns the number of requests on all replicas that go before one that would come now.
     pub(crate) fn ahead_of_everywhere(&self, flow: &str) -> u64 {
-        let flow = if self.order == Order::Fifo { "" } else { flow };
+        let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
         let own = self.flow(priority, flow).map_or(0, |flow| flow.waiting.len() as u64);
         let own = own + self.others.of(flow);
@@ -351,8 +336,8 @@ impl<T> WaitQueue<T> {
 
     fn standing(&self, flow: &str) -> (u16, u32) {
         match &self.order {
-            Order::Fifo => (0, 1),
-            Order::Fair { weights, priorities, .. } => {
+            WaitOrder::Fifo => (0, 1),
+            WaitOrder::Fair { weights, priorities, .. } => {
                 let weight = weights.get(flow).copied().unwrap_or(1).max(1);
                 (priorities.get(flow).copied().unwrap_or(0).into(), weight)
             }
@@ -413,8 +398,8 @@ fn ahead_of(counts: &FlowCounts, priority: u16, (before, total, weight): (u64, u
 mod tests {
     use super::*;
 
-    fn fair(weights: &[(&str, u32)], priorities: &[(&str, u8)]) -> Order {
-        Order::Fair {
+    fn fair(weights: &[(&str, u32)], priorities: &[(&str, u8)]) -> WaitOrder {
+        WaitOrder::Fair {
             by: "tenantId".to_owned(),
             weights: weights.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
             priorities: priorities.iter().map(|(name, p)| ((*name).to_owned(), *p)).collect(),
@@ -423,7 +408,7 @@ mod tests {
 
     /// Adds the letters of `come`, each in the flow of its name, and returns the order in which they
     /// go.
-    fn called(order: Order, come: &str) -> String {
+    fn called(order: WaitOrder, come: &str) -> String {
         let mut queue = WaitQueue::new(100, order);
         for letter in come.chars() {
             assert!(matches!(queue.enter(&letter.to_string(), letter), EnterResult::Waiting(_)));
@@ -433,7 +418,7 @@ mod tests {
 
     #[test]
     fn fifo_is_the_order_of_arrival() {
-        let mut queue = WaitQueue::new(9, Order::Fifo);
+        let mut queue = WaitQueue::new(9, WaitOrder::Fifo);
         for letter in "abcab".chars() {
             queue.enter(&letter.to_string(), letter);
         }
@@ -492,7 +477,7 @@ mod tests {
         };
         assert_eq!(displaced, 3);
         assert_eq!(queue.clear(), [1, 5, 2]);
-        let mut fifo = WaitQueue::new(1, Order::Fifo);
+        let mut fifo = WaitQueue::new(1, WaitOrder::Fifo);
         fifo.enter("", 1);
         assert_eq!(fifo.enter("", 2), EnterResult::Full(2));
     }

@@ -5,6 +5,14 @@ use std::fmt;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
+/// The bytes of a byte order mark in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Returns a body without the byte order mark that some producers write before their JSON.
+pub fn without_byte_order_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body)
+}
+
 /// Names of top-level members of a JSON object. Default: none is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BodyFields {
@@ -27,7 +35,7 @@ impl BodyFields {
         if self.job.is_none() && self.kind.is_none() {
             return FieldValues::default();
         }
-        let mut json = serde_json::Deserializer::from_slice(body);
+        let mut json = serde_json::Deserializer::from_slice(without_byte_order_mark(body));
         json.deserialize_map(FieldVisitor(self)).unwrap_or_default()
     }
 }
@@ -82,6 +90,7 @@ mod tests {
             (r#"["id"]"#, None),
             (r#"{"id": "x""#, None),
             ("\u{0}", None),
+            ("\u{feff}{\"id\": \"x\"}", Some("x")),
         ] {
             assert_eq!(fields.find(body.as_bytes()).job.as_deref(), job, "{body}");
         }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Span, Timestamp};
 
-use crate::{Error, Message};
+use crate::{Error, JobId, Message};
 
 /// A connection to a broker, which reconnects by itself.
 pub trait Broker: Send + Sync + 'static {
@@ -24,6 +24,34 @@ pub trait Broker: Send + Sync + 'static {
         batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
+    /// Publishes messages like [`Broker::publish`], but leaves out those of a job that was published
+    /// to the queue with this method less than `window` ago. Their result is `Ok`, too.
+    ///
+    /// Only if the broker can remember jobs; otherwise the result is an error.
+    fn publish_once<'a>(
+        &'a self,
+        _queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
+        _window: Span,
+    ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        let broker = self.capabilities().broker;
+        let cant = Error::Invalid(format!("{broker} has no deduplication: remove it"));
+        std::future::ready(vec![Err(cant); batch.len()]).boxed()
+    }
+
+    /// Deletes the delayed messages of a job. Returns their number.
+    ///
+    /// Only if the broker can; otherwise the result is an error.
+    fn cancel<'a>(
+        &'a self,
+        _queue_name: &'a QueueName,
+        _job: &'a JobId,
+    ) -> BoxFuture<'a, Result<u64, Error>> {
+        let broker = self.capabilities().broker;
+        let cant = Error::Invalid(format!("{broker} can't cancel delayed messages"));
+        std::future::ready(Err(cant)).boxed()
+    }
+
     /// Opens a stream of deliveries.
     fn consume<'a>(
         &'a self,
@@ -32,6 +60,8 @@ pub trait Broker: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>>;
 
     /// Returns the number of messages in a queue.
+    ///
+    /// Only if [`Capabilities::depth`] is true; otherwise an error.
     fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>>;
 
     /// Returns messages without consuming them, in the order of their numbers, after the given
@@ -48,6 +78,16 @@ pub trait Broker: Send + Sync + 'static {
         let broker = self.capabilities().broker;
         let cant = Error::Invalid(format!("{broker} can't show messages without receiving them"));
         std::future::ready(Err(cant)).boxed()
+    }
+
+    /// Returns the end of the lease on a message, by its number in [`Broker::browse`]. `None` if no
+    /// consumer has it, or if the broker can't tell.
+    fn lease_end<'a>(
+        &'a self,
+        _queue_name: &'a QueueName,
+        _number: u64,
+    ) -> BoxFuture<'a, Result<Option<Timestamp>, Error>> {
+        std::future::ready(Ok(None)).boxed()
     }
 
     /// Waits until the messages of dropped receipts are requeued.
@@ -70,11 +110,37 @@ pub trait Broker: Send + Sync + 'static {
         std::future::ready(Ok(())).boxed()
     }
 
+    /// Names fixed delays that other processes may use: the messages that wait for them are counted
+    /// by [`Broker::depth`]. Does nothing if delays are native.
+    fn expect_delays(&self, _fixed: &[Span]) {}
+
     /// Creates a queue that [`Broker::check`] did not find.
     fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Creates a queue whose dead-letter queue exists, and connects them if the broker itself moves
+    /// messages that were delivered too often.
+    fn create_with_dead_letters<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        _dead: &'a QueueName,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.create(queue_name)
+    }
+
     /// Deletes all messages that are not in flight. Returns their number if the broker knows it.
     fn purge<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Option<u64>, Error>>;
+
+    /// Takes over a delivery that any process received, by [`Receipt::token`]. The lease is not
+    /// checked if that would take a request: settling the delivery reports that it is lost.
+    ///
+    /// Only for brokers whose receipts have a token.
+    fn resume<'a>(
+        &'a self,
+        _queue_name: &'a QueueName,
+        _token: &'a str,
+    ) -> BoxFuture<'a, Result<ResumedMessage, Error>> {
+        std::future::ready(Err(Error::Lost)).boxed()
+    }
 }
 
 /// A queue on a broker.
@@ -117,7 +183,10 @@ pub struct Capabilities {
     pub fixed_delays: bool,
     /// True if messages can be read without receiving them.
     pub browse: bool,
-    /// True if messages of a higher priority are delivered first.
+    /// True if the broker tells the number of messages in a queue.
+    pub depth: bool,
+    /// True if messages of a higher priority are delivered first, and others still get a share.
+    /// Otherwise [`Options::priorities`](crate::Options::priorities) uses several queues.
     pub priorities: bool,
     /// Maximum size of a message, in bytes.
     pub size_max: usize,
@@ -206,6 +275,15 @@ pub struct ReceivedMessage {
     pub receipt: Box<dyn Receipt>,
 }
 
+/// A delivery that another process received.
+pub struct ResumedMessage {
+    /// The message, if the broker still has it. Without it, the delivery can be acknowledged,
+    /// requeued and extended, but not republished.
+    pub incoming: Option<RawMessage>,
+    /// The right to settle the delivery.
+    pub receipt: Box<dyn Receipt>,
+}
+
 /// A message as the broker delivers it, not yet parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawMessage {
@@ -248,6 +326,18 @@ pub trait Receipt: Send + Sync {
 
     /// Extends the lease to this length from now. Does nothing if leases are not timed.
     fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Returns a text with which any process can take over the delivery: see [`Broker::resume`].
+    /// `None` if the lease belongs to a connection of this process.
+    fn token(&self) -> Option<String> {
+        None
+    }
+
+    /// Drops the receipt without requeueing the message: its lease ends by itself. A lease without a
+    /// token is requeued.
+    fn detach(self: Box<Self>) {
+        drop(self);
+    }
 }
 
 /// The failure of [`Receipt::relay`].

@@ -8,7 +8,7 @@ use tracing::warn;
 use crate::broker::{MessageSource, ReceivedMessage};
 use crate::delivery::Delivery;
 use crate::step::DeliveryStep;
-use crate::{DeliveryTime, Error, Queue};
+use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
 
 /// Maximum time before a message that could not be republished is requeued.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -69,6 +69,18 @@ impl Consumer {
         due
     }
 
+    /// Returns the reason of a dead letter if a message is older than the queue allows.
+    fn too_old(&self, message: &Message, now: Timestamp) -> Option<DeadLetterReason> {
+        let (max, sent_at) = (self.queue.inner.age_max?, message.meta.sent_at?);
+        let age = now.since(sent_at);
+        let (age, limit, name) = (age.in_words(), max, self.queue.name());
+        (now.since(sent_at) > max).then(|| {
+            DeadLetterReason::new(format!(
+                "the message is {age} old, and the maximum of queue {name} is {limit}"
+            ))
+        })
+    }
+
     /// Holds messages that are due now or soon, and republishes the others.
     fn accept(&mut self, received: Vec<ReceivedMessage>) {
         let now = self.queue.inner.clock.now();
@@ -76,6 +88,16 @@ impl Consumer {
         for received in received {
             DeliveryStep::Received.emit();
             let delivery = Delivery::new(self.queue.clone(), received, now);
+            if let Some(reason) = self.too_old(delivery.message(), now) {
+                // In a task of its own, so that other messages do not wait for the confirmation.
+                tokio::spawn(async move {
+                    if let Err(unsettled) = delivery.dead_letter(reason).await {
+                        warn!(error = %unsettled.error, "expired message not dead-lettered");
+                        tokio::time::sleep(RETRY_AFTER).await;
+                    }
+                });
+                continue;
+            }
             let at = delivery.message().meta.not_before.unwrap_or(now);
             if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
                 // In a task of its own, so that other messages do not wait for the confirmation.

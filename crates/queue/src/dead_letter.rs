@@ -4,10 +4,13 @@
 //! object, and otherwise the unchanged body. The position of the member is stored in the metadata,
 //! so that a replayed letter has exactly the bytes that its producer sent.
 
+use std::collections::HashSet;
+
 use serde::de::IgnoredAny;
 use serde_json::json;
 use sluicegate_core::Timestamp;
 
+use crate::body_fields::without_byte_order_mark;
 use crate::broker::{OutgoingMessage, QueueName};
 use crate::message::FailureRecord;
 use crate::peek::{self, QueueScan, Visit};
@@ -134,7 +137,8 @@ impl DeadLetters {
         self.process(filter, max, LetterAction::Delete, done).await
     }
 
-    /// Receives every letter once, and applies the action to those that match.
+    /// Receives every letter once, and applies the action to those that match. A job that was
+    /// replayed and has failed again meanwhile is not replayed once more.
     async fn process(
         &self,
         filter: &DeadLetterFilter,
@@ -144,6 +148,7 @@ impl DeadLetters {
     ) -> Result<u64, Error> {
         let mut scan = QueueScan::open(&self.queue, &self.queue.inner.dead).await?;
         let mut matched = 0;
+        let mut replayed = HashSet::new();
         let outcome = loop {
             if matched == max {
                 break Ok(matched);
@@ -154,13 +159,14 @@ impl DeadLetters {
                 Err(error) => break Err(error),
             };
             let letter = DeadLetter { message: scanned.message.clone() };
-            if !filter.matches(&letter) {
+            if !filter.matches(&letter) || replayed.contains(&letter.message.meta.job) {
                 scan.hold(scanned);
                 continue;
             }
             let settled = match action {
                 LetterAction::Delete => scanned.receipt.ack().await,
                 LetterAction::Replay => {
+                    replayed.insert(letter.message.meta.job.clone());
                     let (queue_name, next) = self.replay_message(&letter);
                     scanned.receipt.relay(queue_name, next).await.map_err(Error::from)
                 }
@@ -180,12 +186,13 @@ impl DeadLetters {
         let mut message = letter.message.clone();
         message.body = letter.original().into();
         let home = message.meta.died.take().map(|died| QueueName::Live(died.queue));
+        let home = home.filter(|home| *home != self.queue.inner.live);
         message.meta.hop += 1;
         message.meta.attempt = 0;
         message.meta.deferrals = 0;
         message.meta.booking = None;
         let next = self.queue.inner.outgoing(message, DeliveryTime::Now);
-        (home.unwrap_or_else(|| self.queue.inner.live.clone()), next)
+        (home.unwrap_or_else(|| self.queue.inner.live_for(&next.message).clone()), next)
     }
 }
 
@@ -250,7 +257,7 @@ pub(crate) fn to_dead_letter(
 /// length of the member.
 fn splice(body: &[u8], error: &str) -> Option<(Vec<u8>, usize, usize)> {
     // An object of any depth; a byte order mark before it is no part of it.
-    let json = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let json = without_byte_order_mark(body);
     let is_object = json.trim_ascii_start().first() == Some(&b'{');
     serde_json::from_slice::<IgnoredAny>(json).ok().filter(|_| is_object)?;
     let at = body.iter().rposition(|byte| *byte == b'}')?;

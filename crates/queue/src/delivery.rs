@@ -2,15 +2,16 @@
 //! settles it consumes it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
-use sluicegate_core::Timestamp;
+use sluicegate_core::{Span, Timestamp};
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::broker::{
-    Capabilities, LeaseKind, OutgoingMessage, QueueName, Receipt, ReceivedMessage, RelayError,
+    Capabilities, LeaseKind, OutgoingMessage, QueueName, RawMessage, Receipt, ReceivedMessage,
+    RelayError,
 };
 use crate::dead_letter::LetterForm;
 use crate::{DeliveryTime, Error, Message, Queue, dead_letter, envelope};
@@ -29,6 +30,8 @@ pub struct Delivery {
     message: Message,
     redeliveries: u32,
     since: Timestamp,
+    /// Time of the delivery, or of the last extension of its lease, in microseconds.
+    leased_at: AtomicU64,
     /// Taken by the method that settles the delivery.
     receipt: Option<Box<dyn Receipt>>,
 }
@@ -38,7 +41,7 @@ pub struct Delivery {
 pub struct DeadLetterReason {
     /// Error message.
     pub message: String,
-    /// Stack trace, if known.
+    /// Stack trace or chain of causes, if known.
     pub stack: Option<String>,
     /// Additional members of `error` in the dead letter.
     pub details: Vec<(&'static str, serde_json::Value)>,
@@ -48,6 +51,13 @@ impl DeadLetterReason {
     /// Creates a reason with an error message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), stack: None, details: Vec::new() }
+    }
+
+    /// Adds the stack trace, or the chain of causes.
+    #[must_use]
+    pub fn with_stack(mut self, stack: impl Into<String>) -> Self {
+        self.stack = Some(stack.into());
+        self
     }
 
     /// Adds a member to `error` in the dead letter.
@@ -63,7 +73,14 @@ impl Delivery {
         let ReceivedMessage { incoming, receipt } = received;
         let redeliveries = incoming.redeliveries;
         let message = envelope::read(incoming, &queue.inner.fields);
-        Self { queue, message, redeliveries, since, receipt: Some(receipt) }
+        let leased_at = AtomicU64::new(since.as_micros());
+        Self { queue, message, redeliveries, since, leased_at, receipt: Some(receipt) }
+    }
+
+    /// Creates a delivery that another process received.
+    pub(crate) fn resumed(queue: Queue, incoming: RawMessage, receipt: Box<dyn Receipt>) -> Self {
+        let now = queue.inner.clock.now();
+        Self::new(queue, ReceivedMessage { incoming, receipt }, now)
     }
 
     /// Sets the time at which the delivery was handed out.
@@ -130,8 +147,11 @@ impl Delivery {
     pub async fn forward(mut self, to: &Queue, when: DeliveryTime) -> Result<(), Unsettled> {
         let Capabilities { broker, size_max, .. } = to.capabilities();
         let size = self.message.body.len();
-        if size > size_max {
-            let error = Error::TooLarge { broker, size, max: size_max };
+        let fits = match size > size_max {
+            true => Err(Error::TooLarge { broker, size, max: size_max }),
+            false => to.inner.check_size(&self.message),
+        };
+        if let Err(error) = fits {
             return Err(Unsettled { error, delivery: Some(Box::new(self)) });
         }
         let mut next = self.message.clone();
@@ -139,12 +159,35 @@ impl Delivery {
         let next = to.inner.outgoing(next, when);
         let receipt = self.take();
         let relay = if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
-            receipt.relay(to.inner.live.clone(), next)
+            receipt.relay(to.inner.live_for(&next.message).clone(), next)
         } else {
             publish_then_ack(to.clone(), next, receipt).boxed()
         };
         let settled = self.relay(relay).await?;
         to.inner.stats.sent(1);
+        settled.queue.inner.stats.acked(&settled.message, settled.held_for());
+        Ok(())
+    }
+
+    /// Returns true if [`Delivery::complete`] is one atomic operation for this queue.
+    pub fn completes_atomically(&self, results: &Queue) -> bool {
+        self.queue.capabilities().atomic_relay
+            && Arc::ptr_eq(&self.queue.inner.broker, &results.inner.broker)
+    }
+
+    /// Sends the result of the job and acknowledges the message, in one atomic operation: see
+    /// [`Delivery::completes_atomically`].
+    pub async fn complete(mut self, results: &Queue, result: Message) -> Result<(), Unsettled> {
+        if let Err(error) = results.inner.check_size(&result) {
+            return Err(Unsettled { error, delivery: Some(Box::new(self)) });
+        }
+        let mut result = result;
+        result.meta.sent_at.get_or_insert(self.queue.inner.clock.now());
+        let next = results.inner.outgoing(result, DeliveryTime::Now);
+        let receipt = self.take();
+        let relay = receipt.relay(results.inner.live_for(&next.message).clone(), next);
+        let settled = self.relay(relay).await?;
+        results.inner.stats.sent(1);
         settled.queue.inner.stats.acked(&settled.message, settled.held_for());
         Ok(())
     }
@@ -183,26 +226,54 @@ impl Delivery {
 
     /// Extends the lease by the queue's visibility from now.
     pub async fn extend(&self) -> Result<(), Error> {
-        let receipt = self.receipt.as_ref().unwrap_or_else(|| unreachable!("not settled yet"));
-        receipt.extend(self.queue.inner.visibility).await
+        self.extend_for(self.queue.inner.visibility).await
     }
 
-    /// Runs the work, and extends the lease until it is done.
+    /// Extends the lease to this length from now, or shortens it.
+    pub async fn extend_for(&self, lease: Span) -> Result<(), Error> {
+        let now = self.queue.inner.clock.now();
+        self.receipt().extend(lease).await?;
+        self.leased_at.store(now.as_micros(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns a text with which any process can take over the delivery. `None` if the lease belongs
+    /// to a connection of this process.
+    pub fn token(&self) -> Option<String> {
+        self.receipt().token()
+    }
+
+    /// Drops the delivery without requeueing it: its lease ends by itself. A delivery without a
+    /// token is requeued.
+    pub fn detach(mut self) {
+        self.take().detach();
+    }
+
+    fn receipt(&self) -> &dyn Receipt {
+        self.receipt.as_deref().unwrap_or_else(|| unreachable!("not settled yet"))
+    }
+
+    /// Runs the work, and extends the lease until it is done. Several short pieces of work extend it
+    /// like one long piece.
     ///
     /// If extending fails, the work goes on: it can't be undone, and a second delivery has the same
     /// message id.
     pub async fn with_lease<T>(&self, work: impl Future<Output = T>) -> T {
         let LeaseKind::Timed(max) = self.queue.capabilities().lease else { return work.await };
         // A third of the lease, so that two more extensions are possible after one fails.
-        let every = Duration::from(self.queue.inner.visibility.min(max)) / 3;
+        let every = Span::from_micros(self.queue.inner.visibility.min(max).as_micros() / 3);
+        let every = every.max(Span::from_millis(10));
         let extend = async {
+            let leased_at = Timestamp::from_micros(self.leased_at.load(Ordering::Relaxed));
+            let mut wait = (leased_at + every).since(self.queue.inner.clock.now());
             loop {
-                tokio::time::sleep(every.max(Duration::from_millis(10))).await;
+                tokio::time::sleep(wait.into()).await;
                 match self.extend().await {
                     Ok(()) => {}
                     Err(Error::Lost) => return std::future::pending().await,
                     Err(error) => warn!(%error, "lease not extended"),
                 }
+                wait = every;
             }
         };
         tokio::select! {
@@ -216,7 +287,7 @@ impl Delivery {
         next.meta.hop += 1;
         let next = self.queue.inner.outgoing(next, when);
         let receipt = self.take();
-        let relay = receipt.relay(self.queue.inner.live.clone(), next);
+        let relay = receipt.relay(self.queue.inner.live_for(&next.message).clone(), next);
         self.relay(relay).await
     }
 
@@ -244,7 +315,8 @@ impl Delivery {
             .queue
             .inner
             .outgoing(message, not_before.map_or(DeliveryTime::Now, DeliveryTime::At));
-        receipt.relay(self.queue.inner.live.clone(), next).map_err(Error::from).boxed()
+        let queue_name = self.queue.inner.live_for(&next.message).clone();
+        receipt.relay(queue_name, next).map_err(Error::from).boxed()
     }
 
     fn take(&mut self) -> Box<dyn Receipt> {
@@ -253,7 +325,7 @@ impl Delivery {
             .unwrap_or_else(|| unreachable!("every method that settles a delivery consumes it"))
     }
 
-    fn held_for(&self) -> sluicegate_core::Span {
+    fn held_for(&self) -> Span {
         self.queue.inner.clock.now().since(self.since)
     }
 }
@@ -308,7 +380,8 @@ async fn publish_then_ack(
     next: OutgoingMessage,
     receipt: Box<dyn Receipt>,
 ) -> Result<(), RelayError> {
-    let published = to.inner.broker.publish(&to.inner.live, vec![next]).await;
+    let queue_name = to.inner.live_for(&next.message).clone();
+    let published = to.inner.broker.publish(&queue_name, vec![next]).await;
     if let Err(error) = published.into_iter().collect::<Result<(), Error>>() {
         return Err(RelayError { error, receipt: Some(receipt) });
     }
@@ -327,9 +400,6 @@ async fn settle<E: From<Error> + Send + 'static>(
     match tokio::spawn(work).await {
         Ok(outcome) => outcome,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => {
-            let detail = "the process is stopping".to_owned();
-            Err(Error::Unavailable { broker: "the queue", detail }.into())
-        }
+        Err(_) => Err(Error::stopping().into()),
     }
 }

@@ -55,6 +55,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Creates the error of an operation that the end of the process interrupts.
+    pub(crate) fn stopping() -> Self {
+        Self::Unavailable { broker: "the queue", detail: "the process is stopping".to_owned() }
+    }
+
     /// Returns true if the same request may succeed later without any change by an operator.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })

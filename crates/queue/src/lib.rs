@@ -1,5 +1,5 @@
-//! Job queues on several brokers behind one interface: a durable queue in a local file, RabbitMQ
-//! and Amazon SQS.
+//! Job queues on several brokers behind one interface: a durable queue in a local file, RabbitMQ,
+//! Amazon SQS, Google Pub/Sub and Azure Service Bus.
 //!
 //! ```text
 //! Message ─Queue::send→ Broker … Broker ─Consumer::receive→ Delivery ─ack, defer, retry, forward, dead_letter→
@@ -10,6 +10,8 @@
 //! published and confirmed before the previous one is acknowledged. A crash in between creates a
 //! duplicate, which its [`MessageId`] identifies, and never loses a message.
 
+#[cfg(any(feature = "pubsub", feature = "servicebus", feature = "sqs"))]
+mod batcher;
 mod body_fields;
 pub mod broker;
 mod clock;
@@ -22,14 +24,27 @@ pub mod envelope;
 mod error;
 mod message;
 mod peek;
+#[cfg(any(feature = "pubsub", feature = "sqs"))]
+mod polling;
+mod priority;
+#[cfg(feature = "pubsub")]
+pub mod pubsub;
 mod queue;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+pub mod remote;
+#[cfg(any(feature = "pubsub", feature = "servicebus", feature = "sqs"))]
+mod requeues;
+#[cfg(feature = "servicebus")]
+pub mod servicebus;
+#[cfg(any(feature = "rabbitmq", feature = "servicebus"))]
+mod shared_connection;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 mod stats;
 pub mod step;
 
+pub use body_fields::without_byte_order_mark;
 pub use broker::{Broker, Capabilities, Depth, LeaseKind, QueueName};
 pub use clock::WallClock;
 pub use consumer::Consumer;
@@ -39,9 +54,14 @@ pub use delivery::{DeadLetterReason, Delivery, Unsettled};
 pub use embedded::Embedded;
 pub use error::Error;
 pub use message::{DeliveryTime, FailureRecord, JobId, Message, MessageId, Metadata};
+pub use peek::{FoundMessage, SearchCoverage};
+#[cfg(feature = "pubsub")]
+pub use pubsub::PubSub;
 pub use queue::{Options, Queue};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::RabbitMq;
+#[cfg(feature = "servicebus")]
+pub use servicebus::ServiceBus;
 #[cfg(feature = "sqs")]
 pub use sqs::Sqs;
 pub use stats::{ProcessingHistogram, QueueStats};

@@ -76,6 +76,9 @@ pub struct Metadata {
     /// Number of failed attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: u32,
+    /// Maximum number of attempts, if it differs from that of the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
     /// Number of times it waited for a limit, which is not a failure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deferrals: u32,
@@ -99,6 +102,7 @@ impl Metadata {
             job,
             hop: 0,
             attempt: 0,
+            max_attempts: None,
             deferrals: 0,
             sent_at: None,
             not_before: None,

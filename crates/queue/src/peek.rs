@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, TryFutureExt as _, join_all};
-use sluicegate_core::Span;
+use sluicegate_core::{Span, Timestamp};
 
 use crate::broker::{ConsumeOptions, MessageSource, QueueName, Receipt, ReceivedMessage};
 use crate::delivery::must_republish;
@@ -19,8 +19,8 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(300);
 /// Number of consecutive times that the broker must report an empty queue: messages that were
 /// requeued a moment ago may still be in transit.
 const EMPTY_POLLS_MAX: u32 = 2;
-/// Number of times to wait for a message that the broker reports but does not deliver: another
-/// consumer may have it.
+/// Number of times to wait for a message that the broker reports but does not deliver, because another
+/// consumer may have it, or that it may have without telling.
 const FAILED_POLLS_MAX: u32 = 10;
 /// Length of the lease during a scan.
 const SCAN_LEASE: Span = Span::from_secs(60);
@@ -60,6 +60,60 @@ pub(crate) async fn show(
             }
         }
     }
+}
+
+/// Passes every message of a job to `found`, and leaves it in the queue.
+pub(crate) async fn find(
+    queue: &Queue,
+    queue_name: &QueueName,
+    job: &str,
+    mut found: impl FnMut(FoundMessage),
+) -> Result<SearchCoverage, Error> {
+    let inner = &queue.inner;
+    if !inner.broker.capabilities().browse {
+        let mut scan = QueueScan::open(queue, queue_name).await?;
+        while let Some(scanned) = scan.next().await? {
+            if scanned.message.meta.job.as_str() == job {
+                found(FoundMessage { message: scanned.message.clone(), leased_until: None });
+            }
+            scan.hold(scanned);
+        }
+        let coverage = if scan.is_full() { SearchCoverage::Part } else { SearchCoverage::Whole };
+        scan.requeue().await;
+        return Ok(coverage);
+    }
+    let mut after = 0;
+    loop {
+        let page = inner.broker.browse(queue_name, after, PAGE_SIZE).await?;
+        let Some((last, _)) = page.last() else { return Ok(SearchCoverage::Whole) };
+        after = *last;
+        for (number, incoming) in page {
+            let message = envelope::read(incoming, &inner.fields);
+            if message.meta.job.as_str() == job {
+                let leased_until = inner.broker.lease_end(queue_name, number).await?;
+                found(FoundMessage { message, leased_until });
+            }
+        }
+    }
+}
+
+/// A message that a search found in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundMessage {
+    /// The message.
+    pub message: Message,
+    /// End of the lease of the consumer that has the message. `None` if no consumer has it, or if
+    /// the broker can't tell.
+    pub leased_until: Option<Timestamp>,
+}
+
+/// The part of a queue that a search has seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchCoverage {
+    /// All messages that the broker shows.
+    Whole,
+    /// The first messages only: the broker can't browse, and no more can be held at once.
+    Part,
 }
 
 /// The decision of a visitor to continue or to stop.
@@ -105,19 +159,25 @@ impl<'q> QueueScan<'q> {
             if let Some(received) = self.waiting.next() {
                 return Ok(Some(self.scanned(received)));
             }
-            if self.held.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX {
+            if self.is_full() {
                 return Ok(None);
             }
             match tokio::time::timeout(POLL_TIMEOUT, self.source.next(10)).await {
                 Ok(received) => self.waiting = received?.into_iter(),
                 Err(_) => {
-                    let ready = self.queue.inner.broker.depth(&self.queue_name).await?.ready;
-                    empty_polls = if ready == 0 { empty_polls + 1 } else { 0 };
+                    let is_empty = self.queue.capabilities().depth
+                        && self.queue.inner.broker.depth(&self.queue_name).await?.ready == 0;
+                    empty_polls = if is_empty { empty_polls + 1 } else { 0 };
                     failed_polls += 1;
                 }
             }
         }
         Ok(None)
+    }
+
+    /// Returns true if no further message can be held.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.held.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX
     }
 
     fn scanned(&self, ReceivedMessage { incoming, receipt }: ReceivedMessage) -> ScannedMessage {

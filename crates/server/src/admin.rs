@@ -3,11 +3,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 
+use crate::auth::Caller;
 use crate::rest::Problem;
 
 /// The operations of the process behind the admin endpoints.
@@ -15,9 +16,12 @@ pub trait AdminOperations: Send + Sync {
     /// Returns all metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// Reloads the configuration. Returns the changes, or the errors in it.
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>>;
+    /// Reloads the configuration for a caller. Returns the changes, or the errors in it.
+    fn reload<'a>(&'a self, by: &'a str) -> ReloadFuture<'a>;
 }
+
+/// The outcome of a reload: the changes, one per line, or the errors.
+pub type ReloadFuture<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
 
 /// Returns the routes of the admin listener.
 pub fn router(operations: Arc<dyn AdminOperations>) -> Router {
@@ -28,7 +32,9 @@ pub fn router(operations: Arc<dyn AdminOperations>) -> Router {
             ([(header::CONTENT_TYPE, kind)], operations.metrics()).into_response()
         }
     };
-    let reload = move || async move { reloaded(operations.reload().await) };
+    let reload = move |Extension(caller): Extension<Caller>| async move {
+        reloaded(operations.reload(caller.name()).await)
+    };
     Router::new().route("/metrics", get(metrics)).route("/reload", post(reload))
 }
 

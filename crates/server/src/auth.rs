@@ -16,6 +16,7 @@ use tower_service::Service;
 
 pub use sluicegate_http::tokens::{AuthScope, AuthScopes, Caller, SharedToken, Tokens, hash};
 
+use crate::dashboard::{BrowserAccess, access};
 use crate::rest::Problem;
 
 /// Paths without authentication: load balancers and orchestrators that probe them have no token.
@@ -39,8 +40,9 @@ const fn endpoint(method: &'static str, path: &'static str, scope: AuthScope) ->
 
 /// All endpoints of all listeners except those in [`OPEN`]. Gateways have separate tokens without
 /// scopes.
-pub static ENDPOINTS: [Endpoint; 36] = [
+pub static ENDPOINTS: [Endpoint; 59] = [
     endpoint("POST", "/rate-limit/allow", AuthScope::Decide),
+    endpoint("GET", "/v1/forward-auth", AuthScope::Decide),
     endpoint("POST", "/v1/acquire", AuthScope::Decide),
     endpoint("POST", "/v1/check", AuthScope::Decide),
     endpoint("POST", "/v1/book", AuthScope::Decide),
@@ -71,6 +73,17 @@ pub static ENDPOINTS: [Endpoint; 36] = [
     endpoint("POST", "/v1/explain", AuthScope::Read),
     endpoint("GET", "/v1/overrides", AuthScope::Read),
     endpoint("GET", "/metrics", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/overview", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/series", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/events", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/limits", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/metrics", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/activity", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/audit", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/nodes", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/dead-letters", AuthScope::Read),
+    endpoint("POST", "/v1/dashboard/dead-letters/replay", AuthScope::Admin),
+    endpoint("POST", "/v1/dashboard/dead-letters/delete", AuthScope::Admin),
     endpoint("GET", "/openapi.json", AuthScope::Read),
     endpoint("GET", "/docs", AuthScope::Read),
     endpoint("POST", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", AuthScope::Read),
@@ -84,6 +97,17 @@ pub static ENDPOINTS: [Endpoint; 36] = [
     endpoint("POST", "/v1/reset", AuthScope::Admin),
     endpoint("POST", "/reload", AuthScope::Admin),
     endpoint("GET", "/v1/jobs/{id}", AuthScope::Queue),
+    endpoint("GET", "/v1/providers", AuthScope::Queue),
+    endpoint("GET", "/v1/queues/{queue}", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/send", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/send-batch", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/receive", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/ack", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/defer", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/retry", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/requeue", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/extend", AuthScope::Queue),
+    endpoint("POST", "/v1/queues/{queue}/dead-letter", AuthScope::Queue),
 ];
 
 impl Endpoint {
@@ -97,7 +121,11 @@ impl Endpoint {
     }
 
     fn matches(&self, path: &str) -> bool {
-        let Some((start, end)) = self.path.split_once("{id}") else { return self.path == path };
+        let placeholder = self.path.split_once('{').and_then(|(start, rest)| {
+            let (_, end) = rest.split_once('}')?;
+            Some((start, end))
+        });
+        let Some((start, end)) = placeholder else { return self.path == path };
         let rest = path.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
         rest.is_some_and(|id| !id.contains('/'))
     }
@@ -121,6 +149,22 @@ pub enum AuthError {
     /// The token does not have this scope.
     #[error("the token does not have the scope {0}: use a token with this scope")]
     Scope(AuthScope),
+    /// The session of a browser is over, or its token is no longer valid.
+    #[error("the session is over: log in again")]
+    SessionOver,
+    /// The request comes from a web page of another host, or by a name that is not of this host.
+    #[error(
+        "refused: the request comes from a web page of another host, or names this host in a way that \
+         is not allowed without tokens: open the dashboard as http://localhost:<port>, or set \
+         auth.tokens"
+    )]
+    CrossOrigin,
+    /// There are no tokens, and other machines can reach the listener.
+    #[error(
+        "without tokens the dashboard is served on a loopback address only: set auth.tokens, or \
+         listen.admin to 127.0.0.1"
+    )]
+    NotLocal,
     /// The path is unknown, and the token does not have all scopes.
     #[error("unknown endpoint, or it needs the scope {}", AuthScope::Admin)]
     UnknownEndpoint,
@@ -159,7 +203,8 @@ impl AuthError {
     /// Returns the missing scope, if the token is known.
     const fn needed(self) -> Option<AuthScope> {
         match self {
-            Self::Missing | Self::Malformed | Self::Unknown => None,
+            Self::Missing | Self::Malformed | Self::Unknown | Self::SessionOver => None,
+            Self::CrossOrigin | Self::NotLocal => None,
             Self::Scope(scope) => Some(scope),
             Self::UnknownEndpoint => Some(AuthScope::Admin),
         }
@@ -170,6 +215,9 @@ impl AuthError {
         let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
         if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
             let status = match self.needed() {
+                None if matches!(self, Self::CrossOrigin | Self::NotLocal) => {
+                    tonic::Status::permission_denied(self.to_string())
+                }
                 None => tonic::Status::unauthenticated(self.to_string()),
                 Some(_) => tonic::Status::permission_denied(self.to_string()),
             };
@@ -181,6 +229,9 @@ impl AuthError {
 
 impl IntoResponse for AuthError {
     fn into_response(self) -> Response {
+        if matches!(self, Self::CrossOrigin | Self::NotLocal) {
+            return Problem::new(StatusCode::FORBIDDEN, self.to_string()).into_response();
+        }
         // RFC 6750, 3.1.
         let (status, challenge) = match self.needed() {
             None => (StatusCode::UNAUTHORIZED, "Bearer".to_owned()),
@@ -200,7 +251,7 @@ impl IntoResponse for AuthError {
 /// The tokens may be replaced at any time; new ones apply from the next request. The paths in
 /// [`OPEN`] are compared with the full path, so put the layer around the whole application.
 pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> RequireToken {
-    RequireToken { tokens, anonymous: Caller::anonymous() }
+    RequireToken { tokens, anonymous: Caller::anonymous(), browsers: None }
 }
 
 /// The layer that [`require`] creates.
@@ -208,6 +259,16 @@ pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> RequireToken {
 pub struct RequireToken {
     tokens: Arc<ArcSwapOption<Tokens>>,
     anonymous: Caller,
+    /// Set for the listener with the dashboard.
+    browsers: Option<Arc<BrowserAccess>>,
+}
+
+impl RequireToken {
+    /// Accepts sessions of browsers, too, and checks the origin of their requests.
+    #[must_use]
+    pub fn with_browsers(self, browsers: Arc<BrowserAccess>) -> Self {
+        Self { browsers: Some(browsers), ..self }
+    }
 }
 
 impl<S> Layer<S> for RequireToken {
@@ -250,14 +311,27 @@ where
 
 impl RequireToken {
     fn caller<B>(&self, request: &Request<B>) -> Result<Caller, AuthError> {
-        match &*self.tokens.load() {
-            Some(tokens) if !OPEN.contains(&request.uri().path()) => {
-                let header = request.headers().get(header::AUTHORIZATION);
-                let caller = authenticate(tokens, header)?;
-                permit(caller.scopes(), request.method().as_str(), request.uri().path())?;
-                Ok(caller.clone())
+        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+        if OPEN.contains(&uri.path()) {
+            return Ok(self.anonymous.clone());
+        }
+        match (&*self.tokens.load(), &self.browsers) {
+            (None, None) => Ok(self.anonymous.clone()),
+            (None, Some(browsers)) => {
+                browsers.check_anonymous(uri.path(), uri, headers)?;
+                Ok(self.anonymous.clone())
             }
-            _ => Ok(self.anonymous.clone()),
+            (Some(_), Some(_)) if access::is_page(uri.path()) => Ok(self.anonymous.clone()),
+            (Some(tokens), browsers) => {
+                let caller = match (headers.get(header::AUTHORIZATION), browsers) {
+                    (None, Some(browsers)) => {
+                        browsers.session_caller(tokens, method, uri, headers)?
+                    }
+                    (header, _) => authenticate(tokens, header)?.clone(),
+                };
+                permit(caller.scopes(), method.as_str(), uri.path())?;
+                Ok(caller)
+            }
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Costs in requests: the estimate before the work is done, and the actual cost after it.
 
-use std::num::NonZeroU64;
-
 use sluicegate_core::Money;
-use sluicegate_core::price::{self, TokenKinds};
-use sluicegate_core::query::Cost;
-use sluicegate_core::time::EXACT_MAX;
+use sluicegate_service::cost::{CostError, CostStatement};
+
+pub(crate) use sluicegate_service::cost::StatedCost;
 
 use crate::refusal::Refusal;
 use crate::request::WholeNumber;
@@ -42,22 +40,6 @@ pub(crate) struct CostBody {
     pub(crate) n: Option<WholeNumber>,
 }
 
-/// A cost from a request, with details for prices and answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StatedCost {
-    /// The amounts.
-    pub(crate) cost: Cost,
-    /// Tokens with separate prices; part of the amounts.
-    pub(crate) kinds: TokenKinds,
-    /// Number of requested completions.
-    pub(crate) choices: NonZeroU64,
-    /// Input tokens of the question; all input tokens if question and context were not stated
-    /// separately.
-    pub(crate) query_tokens: Option<u64>,
-    /// Input tokens of the context that was sent with the question.
-    pub(crate) context_tokens: Option<u64>,
-}
-
 impl CostBody {
     /// Validates an actual cost, which has no field of an estimate.
     pub(crate) fn read_actual(self) -> Result<StatedCost, Refusal> {
@@ -78,71 +60,33 @@ impl CostBody {
         }
     }
 
-    /// Validates the cost and computes the token counts.
-    ///
-    /// | tokens | value |
-    /// |---|---|
-    /// | input | the larger of `inputTokens` and `queryTokens` + `contextTokens`; from `inputChars` if both are absent |
-    /// | output | the larger of `outputTokens` and the largest cap × `n` |
+    /// Validates the cost and computes the token counts; of several output caps, the largest
+    /// applies.
     pub(crate) fn read(self) -> Result<StatedCost, Refusal> {
-        let query = whole("cost.queryTokens", self.query_tokens)?;
-        let context = whole("cost.contextTokens", self.context_tokens)?;
-        let apart = query.or(context).is_some().then(|| {
-            query.unwrap_or_default().saturating_add(context.unwrap_or_default()).min(EXACT_MAX)
-        });
-        let characters = whole("cost.inputChars", self.input_chars)?;
-        let input = whole("cost.inputTokens", self.input_tokens)?
-            .max(apart)
-            .or(characters.map(price::tokens_of));
-        let caps = [
-            whole("cost.maxTokens", self.max_tokens)?,
-            whole("cost.maxCompletionTokens", self.max_completion_tokens)?,
-            whole("cost.maxOutputTokens", self.max_output_tokens)?,
-        ];
-        let choices = NonZeroU64::new(whole("cost.n", self.n)?.unwrap_or(1));
-        let choices = choices.ok_or_else(|| Refusal::field("cost.n", "must be at least 1"))?;
-        let capped = price::capped(caps.into_iter().flatten(), choices.get());
-        let output = whole("cost.outputTokens", self.output_tokens)?.max(capped);
-        let kinds = TokenKinds {
-            cached_input: whole("cost.cachedInputTokens", self.cached_input_tokens)?.unwrap_or(0),
-            cache_write: whole("cost.cacheWriteTokens", self.cache_write_tokens)?.unwrap_or(0),
-            reasoning: whole("cost.reasoningTokens", self.reasoning_tokens)?.unwrap_or(0),
-        };
-        if kinds.cached_input + kinds.cache_write > input.unwrap_or_default() {
-            let right = "is a part of inputTokens but larger: inputTokens must include tokens read \
-                         from or written to a cache";
-            let field =
-                if kinds.cached_input > 0 { "cachedInputTokens" } else { "cacheWriteTokens" };
-            return Err(Refusal::field(format!("cost.{field}"), right));
-        }
-        if kinds.reasoning > output.unwrap_or_default() {
-            let right = "is a part of outputTokens but larger: outputTokens must include them";
-            return Err(Refusal::field("cost.reasoningTokens", right));
-        }
+        let number = |given: Option<WholeNumber>| given.map(|WholeNumber(number)| number);
+        let caps = [self.max_tokens, self.max_completion_tokens, self.max_output_tokens];
         let money = self.usd.map(|text| text.parse::<Money>()).transpose();
-        let cost = Cost {
-            requests: whole("cost.requests", self.requests)?,
-            input_tokens: input,
-            output_tokens: output,
+        let statement = CostStatement {
+            requests: number(self.requests),
+            input_tokens: number(self.input_tokens),
+            output_tokens: number(self.output_tokens),
             money: money.map_err(|error| Refusal::field("cost.usd", error.to_string()))?,
+            cached_input_tokens: number(self.cached_input_tokens),
+            cache_write_tokens: number(self.cache_write_tokens),
+            reasoning_tokens: number(self.reasoning_tokens),
+            query_tokens: number(self.query_tokens),
+            context_tokens: number(self.context_tokens),
+            input_chars: number(self.input_chars),
+            output_cap: caps.into_iter().filter_map(number).max(),
+            choices: number(self.n),
         };
-        Ok(StatedCost {
-            cost,
-            kinds,
-            choices,
-            query_tokens: query.or(input.map(|input| input - context.unwrap_or(0).min(input))),
-            context_tokens: context
-                .or(input.map(|input| input - query.unwrap_or(input).min(input))),
-        })
+        Ok(statement.read()?)
     }
 }
 
-fn whole(field: &str, given: Option<WholeNumber>) -> Result<Option<u64>, Refusal> {
-    match given {
-        Some(WholeNumber(number)) if number > EXACT_MAX => {
-            Err(Refusal::field(field, format!("must be at most {EXACT_MAX}")))
-        }
-        given => Ok(given.map(|WholeNumber(number)| number)),
+impl From<CostError> for Refusal {
+    fn from(CostError { field, detail }: CostError) -> Self {
+        Self::field(format!("cost.{field}"), detail)
     }
 }
 

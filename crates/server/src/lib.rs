@@ -1,9 +1,10 @@
 //! The protocol servers of Sluicegate: REST, gRPC and Envoy, with authentication, overrides,
-//! metrics and the decision log.
+//! metrics, the decision log and the dashboard.
 
 pub mod admin;
 pub mod auth;
 mod cost;
+pub mod dashboard;
 pub mod decision_log;
 pub mod envoy;
 mod former_limits;
@@ -12,6 +13,7 @@ pub mod headers;
 mod json;
 pub mod metrics;
 pub mod overrides;
+pub mod recorder;
 pub mod refusal;
 mod request;
 pub mod rest;

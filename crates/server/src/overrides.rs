@@ -18,10 +18,10 @@ use tracing::{debug, info, warn};
 
 use crate::former_limits::{self, LimitsInUse};
 use crate::refusal::{Refusal, RefusalKind};
-use crate::service::Service;
+use crate::service::{AuditEntry, Service};
 
 /// Maximum length of the reason, in bytes.
-const REASON_BYTES_MAX: usize = 500;
+pub(crate) const REASON_BYTES_MAX: usize = 500;
 /// Maximum number of conditions or limits of one override.
 const PARTS_MAX: usize = 10;
 /// The word for no limit.
@@ -242,23 +242,59 @@ impl Overrides {
             id = %document.id, rule = %document.rule, override = %text, by, reason = %document.reason,
             "override set"
         );
+        self.audit("override set", &document, by, &document.reason);
         self.refresh().await;
         Ok(document)
     }
 
     /// Removes an override.
-    pub(crate) async fn remove(&self, id: &str, by: &str) -> Result<(), Refusal> {
+    pub(crate) async fn remove(&self, id: &str, by: &str, reason: &str) -> Result<(), Refusal> {
         let unknown = || Refusal::new(RefusalKind::Unknown, "unknown override id");
         let name: Id = id.parse().map_err(|_| unknown())?;
         if name == former_limits::NAME {
             return Err(unknown());
         }
+        if reason.len() > REASON_BYTES_MAX {
+            let right = format!("must have at most {REASON_BYTES_MAX} bytes");
+            return Err(Refusal::field("reason", right));
+        }
+        let known = {
+            let cache = self.cache.lock().await;
+            let entry = cache.entries.iter().find(|entry| entry.meaning.id == name);
+            entry.map(|entry| entry.document.clone())
+        };
         if !self.store.remove(name).await.map_err(store_error)? {
             return Err(unknown());
         }
         info!(id, by, "override removed");
+        if let Some(document) = known {
+            self.audit("override removed", &document, by, reason);
+        }
         self.refresh().await;
         Ok(())
+    }
+
+    /// Writes an action to the audit log. Values of secret dimensions stay out of it.
+    fn audit(&self, action: &'static str, document: &OverrideDocument, by: &str, reason: &str) {
+        let rules = self.service.limiter().rules();
+        let secret = &rules.settings().secret;
+        let conditions = document.when.iter().map(|(name, values)| match secret.contains(name) {
+            true => format!("{name}=(secret)"),
+            false => format!("{name}={}", values.texts().join("|")),
+        });
+        let conditions: Vec<_> = conditions.collect();
+        let conditions =
+            if conditions.is_empty() { "all requests".to_owned() } else { conditions.join(" ") };
+        let limit = document.limit.texts().join(", ");
+        let end = document.expires_at.as_deref().map(|at| format!(" until {at}"));
+        self.service.audit().record(AuditEntry {
+            at: self.service.now(),
+            by: by.to_owned(),
+            action,
+            target: document.rule.clone(),
+            reason: reason.to_owned(),
+            detail: format!("{conditions}: {limit}{}", end.unwrap_or_default()),
+        });
     }
 }
 

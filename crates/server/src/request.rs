@@ -3,8 +3,9 @@
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-use sluicegate_core::query::{Query, RequestId};
+use sluicegate_core::query::{Pacing, Query, RequestId};
 use sluicegate_core::rule::InlineRule;
+use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::EXACT_MAX;
 use sluicegate_core::{Id, Limit, Ruleset, Span};
 
@@ -20,6 +21,10 @@ const ID_BYTES_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 64;
 /// Maximum number of inline limits in one request.
 const LIMITS_MAX: usize = 10;
+
+/// Maximum time before its start at which a booking can be claimed. A closing gate does not stop work
+/// that is claimed, so it is not much longer than a slow round trip.
+const LEAD_MAX: Span = Span::from_secs(1);
 
 /// Time in which an `allow` call can be settled: longer than nearly every model response takes. The
 /// store keeps a record of each call for this time, so it is not longer.
@@ -63,6 +68,8 @@ pub(crate) struct ClaimBody {
     pub(crate) request: Request,
     /// The worker that is about to do the work; the same text again is the same claimant.
     pub(crate) claimant: String,
+    /// Time before its start at which the booking may be claimed, such as `20ms`.
+    pub(crate) lead: Option<String>,
 }
 
 /// The handle of an admission.
@@ -197,6 +204,18 @@ pub(crate) fn require_id(query: Query<'_>) -> Result<Query<'_>, Refusal> {
         return Err(Refusal::field("request.id", "is required: it names the booking"));
     }
     Ok(query)
+}
+
+/// Sets the time before its start at which a claim may take its booking.
+pub(crate) fn set_lead(query: &mut Query<'_>, lead: Option<String>) -> Result<(), Refusal> {
+    let Some(text) = lead else { return Ok(()) };
+    let lead = span("lead", &text)?;
+    if lead > LEAD_MAX {
+        return Err(Refusal::field("lead", format!("must be at most {LEAD_MAX}")));
+    }
+    // A booking keeps the slack that it was made with.
+    query.pacing = Some(Pacing { lead, slack: Settings::SLACK_MIN, owner: None });
+    Ok(())
 }
 
 /// A whole number up to the maximum exact value, in any JSON notation: `72046.0` is one.

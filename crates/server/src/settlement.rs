@@ -7,7 +7,7 @@ use sluicegate_core::{Money, Span};
 use crate::cost::StatedCost;
 use crate::refusal::Refusal;
 use crate::service::Service;
-use crate::ticket::{Origin, Ticket};
+use crate::ticket::Ticket;
 
 /// The result of settling an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) async fn settle(
 
 impl Settlement {
     fn new(ticket: &Ticket, stated: &StatedCost, cost: Option<Money>, ended: EndResult) -> Self {
-        let start = ticket.origin.as_ref().map(|Origin { start, .. }| *start);
+        let start = ticket.origin.as_ref().map(|origin| origin.start);
         Self {
             replayed: ended.replayed,
             duration: start.map(|start| ended.at.since(start)),

@@ -3,15 +3,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sluicegate_core::limit::Unit;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::price::{Quote, TokenCounts};
 use sluicegate_core::query::Cost;
-use sluicegate_core::{Decision, Id, Key, Plan, PriceBook, Timestamp, store};
+use sluicegate_core::{Id, Key, PriceBook, Timestamp, store};
+use sluicegate_service::cost::{Origin, StatedCost};
 
 use crate::answer::Answer;
 use crate::refusal::Refusal;
-use crate::request::StatedCost;
 use crate::service::DecisionMode;
 
 /// An admission that a client can settle, release, renew or cancel.
@@ -21,17 +19,6 @@ pub(crate) struct Ticket {
     pub(crate) handle: Handle,
     /// Data for computing its cost, if known.
     pub(crate) origin: Option<Origin>,
-}
-
-/// Data of an admission that its settlement needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
-    /// Start of the work by the clock of the store.
-    pub(crate) start: Timestamp,
-    /// True if a limit on money is charged, so that the final cost must be known.
-    pub(crate) money: bool,
-    /// The model; empty if the queries named none or several.
-    pub(crate) model: String,
 }
 
 impl Ticket {
@@ -51,13 +38,7 @@ impl Ticket {
     }
 
     fn new(answer: &Answer<'_, '_>, handle: Handle) -> Self {
-        let start = match answer.decision() {
-            Decision::Allow(allow) => allow.start,
-            denied => denied.at(),
-        };
-        let origin =
-            Origin { start, money: limits_money(answer.plan()), model: answer.model().to_owned() };
-        Self { handle, origin: Some(origin) }
+        Self { handle, origin: Some(Origin::of(answer)) }
     }
 
     /// Formats the ticket: the id, the charged keys, the claimant and the origin.
@@ -96,7 +77,7 @@ impl Ticket {
         // The form is right, but no admission can have this handle.
         let keys = decoded(keys).ok_or_else(unknown)?;
         let claimant = claimant.filter(|text| !text.is_empty()).map(str::parse).transpose();
-        let origin = origin.map(|text| decoded(text).and_then(|text| Origin::read(&text)));
+        let origin = origin.map(|text| decoded(text).and_then(|text| read_origin(&text)));
         Ok(Self {
             handle: Handle {
                 id: id.parse().map_err(|_| wrong())?,
@@ -108,57 +89,24 @@ impl Ticket {
     }
 
     /// Returns the actual cost, with its money computed from the prices if it was not stated.
-    ///
-    /// If money is limited, the cost must be known, or the work would be free by accident.
     pub(crate) fn cost(&self, stated: &StatedCost, prices: &PriceBook) -> Result<Cost, Refusal> {
-        let Cost { input_tokens, output_tokens, money, .. } = stated.cost;
-        let Some(Origin { model, money: limited, .. }) = &self.origin else {
-            return Ok(stated.cost);
-        };
-        let (input, output) = match (money, input_tokens, output_tokens) {
-            (None, Some(input), Some(output)) => (input, output),
-            (Some(_), ..) | (None, None, None) => return Ok(stated.cost),
-            (None, input, _) if *limited => {
-                let field = if input.is_none() { "cost.inputTokens" } else { "cost.outputTokens" };
-                let right =
-                    "is needed to compute the cost: state it, even if it is 0, or state usd";
-                return Err(Refusal::field(field, right));
-            }
-            (None, ..) => return Ok(stated.cost),
-        };
-        let money = match prices.of(model) {
-            Quote::Priced(prices) => {
-                Some(prices.cost(&TokenCounts { input, output, kinds: stated.kinds }))
-            }
-            Quote::Free => Some(Default::default()),
-            Quote::Unknown if !limited => None,
-            Quote::Unknown => {
-                let right = format!(
-                    "no price is known for the model {model:?}: state the cost as usd, or add the \
-                     model to prices"
-                );
-                return Err(Refusal::field("cost.usd", right));
-            }
-        };
-        Ok(Cost { money, ..stated.cost })
+        match &self.origin {
+            None => Ok(stated.cost),
+            Some(origin) => Ok(origin.cost(stated, prices)?),
+        }
     }
 }
 
-impl Origin {
-    fn read(text: &str) -> Option<Self> {
-        let mut parts = text.splitn(3, ' ');
-        let start = Timestamp::from_micros(parts.next()?.parse().ok()?);
-        let money = match parts.next()? {
-            "0" => false,
-            "1" => true,
-            _ => return None,
-        };
-        Some(Self { start, money, model: parts.next()?.to_owned() })
-    }
-}
-
-fn limits_money(plan: &Plan<'_>) -> bool {
-    plan.charges().iter().any(|charge| charge.unit() == Unit::Usd)
+/// Parses the origin of an admission from its text in a ticket.
+fn read_origin(text: &str) -> Option<Origin> {
+    let mut parts = text.splitn(3, ' ');
+    let start = Timestamp::from_micros(parts.next()?.parse().ok()?);
+    let money = match parts.next()? {
+        "0" => false,
+        "1" => true,
+        _ => return None,
+    };
+    Some(Origin { start, money, model: parts.next()?.to_owned() })
 }
 
 #[cfg(test)]

@@ -88,7 +88,8 @@ impl Api {
     /// Claims the booking of [`query`] as a worker.
     async fn claim(&self, id: &str) -> pb::ClaimResponse {
         let request = Some(query(id));
-        let claim = pb::ClaimRequest { request, claimant: "worker-1".to_owned() };
+        let claim =
+            pb::ClaimRequest { request, claimant: "worker-1".to_owned(), ..Default::default() };
         self.client().claim(claim).await.expect("an answer").into_inner()
     }
 }
@@ -360,10 +361,15 @@ async fn a_booking_is_claimed_when_its_time_has_come() {
     assert_eq!(go.claim(), Claim::Go);
     assert!(go.good_ms > 0 && go.decision.expect("a decision").allowed);
 
-    let nameless = pb::ClaimRequest { request: Some(query("")), claimant: "w".to_owned() };
+    let nameless = pb::ClaimRequest {
+        request: Some(query("")),
+        claimant: "w".to_owned(),
+        ..Default::default()
+    };
     let status = api.client().claim(nameless).await.expect_err("refused");
     assert_eq!(violation(&status).0, "request.id");
-    let nothing = pb::ClaimRequest { request: None, claimant: "w".to_owned() };
+    let nothing =
+        pb::ClaimRequest { request: None, claimant: "w".to_owned(), ..Default::default() };
     let status = api.client().claim(nothing).await.expect_err("refused");
     assert_eq!(violation(&status).0, "request");
 }
@@ -375,7 +381,11 @@ async fn a_claim_of_somebody_elses_booking_already_exists() {
     assert!(api.client().book(book).await.expect("an answer").into_inner().allowed);
     let bob =
         pb::Query { dimensions: [("userId".to_owned(), "bob".to_owned())].into(), ..query("job") };
-    let claim = pb::ClaimRequest { request: Some(bob), claimant: "worker-1".to_owned() };
+    let claim = pb::ClaimRequest {
+        request: Some(bob),
+        claimant: "worker-1".to_owned(),
+        ..Default::default()
+    };
     let status = api.client().claim(claim).await.expect_err("refused");
     assert_eq!(status.code(), Code::AlreadyExists, "{status:?}");
     assert!(status.message().contains("repeat those of the booking"), "{status:?}");

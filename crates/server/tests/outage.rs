@@ -61,10 +61,11 @@ async fn a_closed_denial_has_its_own_reason_and_is_never_a_429() {
     let told = (&answer["allowed"], &answer["reason"], &answer["outage"]);
     assert_eq!(status, StatusCode::OK);
     assert_eq!(told, (&json!(false), &json!("STORE_UNAVAILABLE"), &json!("closed")));
-    for mode in ["429", "403"] {
+    // NGINX auth_request answers 500 to every status other than 2xx, 401 and 403.
+    for (mode, expected) in [("429", 503), ("403", 403)] {
         let path = format!("/rate-limit/allow?status={mode}");
         let (status, headers, problem) = post(&router, &path, ann.clone()).await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!((status.as_u16(), &problem["status"]), (expected, &json!(expected)));
         assert_eq!(headers[header::RETRY_AFTER], "1");
         assert!(problem["detail"].as_str().expect("text").starts_with("STORE_UNAVAILABLE"));
     }
@@ -73,6 +74,19 @@ async fn a_closed_denial_has_its_own_reason_and_is_never_a_429() {
     let shown = metrics.render();
     assert!(shown.contains("rate_limiter_fallback_total{mode=\"closed\"} 4"), "{shown}");
     assert!(shown.contains("result=\"error\""), "{shown}");
+}
+
+#[tokio::test]
+async fn forward_auth_answers_an_outage_by_policy_with_a_status_that_proxies_understand() {
+    let (router, _) = cut_off();
+    let ask = async |query: &str| {
+        let uri = format!("/v1/forward-auth?modelId=m&userId=@x-user&{query}");
+        let request = Request::get(uri).header("x-user", "ann").body(Body::empty());
+        router.clone().oneshot(request.expect("a request")).await.expect("infallible").status()
+    };
+    assert_eq!(ask("status=403").await, StatusCode::FORBIDDEN);
+    assert_eq!(ask("").await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(ask("status=403&clientType=INTERNAL").await, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use sluicegate_config::QueueApiOptions;
 use sluicegate_core::rule::{Group, Pattern, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
@@ -43,7 +44,8 @@ impl Api {
         let overrides_store = Arc::new(FileOverrideStore::in_memory());
         let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
         let router = rest::router(service, rest::BODY_LIMIT)
-            .merge(rest::overrides::router(overrides, rest::BODY_LIMIT));
+            .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
+            .merge(rest::queues::router(None, QueueApiOptions::default()));
         Self { router: router.layer(auth::require(Arc::default())), clock }
     }
 
@@ -146,6 +148,43 @@ async fn a_status_mode_tells_clients_what_they_need() {
     assert_eq!(status, StatusCode::FORBIDDEN);
     let (status, _, body) = api.post("/rate-limit/allow?status=418", &ann()).await;
     assert_eq!((status, body["field"].as_str()), (StatusCode::BAD_REQUEST, Some("status")));
+}
+
+#[tokio::test]
+async fn a_proxy_describes_a_request_with_headers() {
+    let groups = vec![Group::new("g", [rule("USER", &["1/min"], &["userId", "path"])])];
+    let api = Api::of(groups);
+    let ask = async |query: &str, user: &str| {
+        let uri = format!("/v1/forward-auth?{query}");
+        let request = Request::get(uri).header("x-user", user).body(Body::empty());
+        let (status, headers, body) = api.send(request.expect("a request")).await;
+        let body: Value = serde_json::from_str(&body).expect("JSON");
+        (status, headers, body)
+    };
+    let (status, headers, _) = ask("userId=@x-user&path=%2Flogin", "ann").await;
+    assert_eq!((status, headers["x-ratelimit-remaining"].as_bytes()), (StatusCode::OK, &b"0"[..]));
+    let (status, headers, body) = ask("userId=@X-User&path=/login", "ann").await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "names of headers have no case");
+    assert_eq!(
+        (headers["retry-after"].as_bytes(), &body["reason"]),
+        (&b"60"[..], &json!("HIT_USER_LIMIT"))
+    );
+    assert_eq!(ask("userId=@x-user&path=/login&status=403", "ann").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(ask("userId=@x-user&path=/logout", "ann").await.0, StatusCode::OK);
+    // A client chooses the value of a header and nothing else.
+    assert_eq!(ask("userId=@x-user&path=/login", "bob&path=/other").await.0, StatusCode::OK);
+    assert_eq!(ask("userId=@x-user&path=/login", "@x-user").await.0, StatusCode::OK);
+    // Nonsense: proxies that understand only 403 get one.
+    for (query, expected) in [
+        ("userId=&path=/", 400),
+        ("userId=&path=/&status=403", 403),
+        ("userId=%FF&path=/&status=403", 403),
+        ("userId=a&userId=b&path=/", 400),
+        ("userId=a&path=/&status=418", 400),
+    ] {
+        let (status, _, body) = ask(query, "ann").await;
+        assert_eq!((status.as_u16(), &body["status"]), (expected, &json!(expected)), "{query}");
+    }
 }
 
 #[tokio::test]
@@ -374,6 +413,28 @@ async fn slots_bookings_and_the_rest_of_the_port_are_reached() {
     assert_eq!(reset["reset"], json!(["R:ann#requests", "R:ann#concurrent"]));
     assert_eq!(api.ok("/v1/check", json!({ "dimensions": ann() })).await["allowed"], true);
     assert_eq!(api.ok("/v1/cancel", handle).await, json!({ "replayed": false }));
+}
+
+#[tokio::test]
+async fn a_claim_with_a_lead_is_answered_with_an_interval_before_its_start() {
+    let api = Api::of(vec![Group::new("g", [rule("R", &["1/10s"], &["userId"])])]);
+    let ask = |id: &str| json!({ "id": id, "dimensions": ann() });
+    let claim = |lead: &str| json!({ "request": ask("b"), "claimant": "me", "lead": lead });
+    api.ok("/v1/book", ask("a")).await;
+    assert_eq!(api.ok("/v1/book", ask("b")).await["start"], "2027-01-15T08:00:10.1Z");
+
+    api.clock.set(EPOCH + Span::from_secs(10));
+    let early = api.ok("/v1/claim", claim("99ms")).await;
+    assert_eq!((&early["claim"], &early["waitMs"]), (&json!("early"), &json!(100)));
+    let go = api.ok("/v1/claim", claim("100ms")).await;
+    let interval = (&go["claim"], &go["waitMs"], &go["goodMs"]);
+    assert_eq!(interval, (&json!("go"), &json!(100), &json!(200)), "{go}");
+
+    for wrong in ["2s", "soon", "0ms"] {
+        let (status, _, answer) = api.post("/v1/claim", &claim(wrong)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {answer}");
+        assert_eq!(answer["field"], "lead", "{wrong}: {answer}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Tests of the scopes of tokens, at every endpoint of every listener.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -11,11 +10,12 @@ use axum::http::{HeaderMap, Request, header};
 use http_body_util::BodyExt as _;
 use prost::Message as _;
 use serde_json::Value;
+use sluicegate_config::QueueApiOptions;
 use sluicegate_core::Limiter;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::time::Timestamp;
 use sluicegate_http::probe::{self, Probe, Readiness};
-use sluicegate_server::admin::{self, AdminOperations};
+use sluicegate_server::admin::{self, AdminOperations, ReloadFuture};
 use sluicegate_server::auth::{self, AuthScope, AuthScopes, ENDPOINTS, Endpoint, OPEN, Tokens};
 use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::overrides::Overrides;
@@ -34,7 +34,7 @@ impl AdminOperations for Nothing {
         String::new()
     }
 
-    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<String, String>> + Send + '_>> {
+    fn reload<'a>(&'a self, _by: &'a str) -> ReloadFuture<'a> {
         Box::pin(async { Ok(String::new()) })
     }
 }
@@ -54,6 +54,7 @@ fn routers() -> [Router; 2] {
     let http = rest::router(service.clone(), limit)
         .merge(envoy::router(rls(), limit))
         .merge(rest::overrides::router(overrides, limit))
+        .merge(rest::queues::router(None, QueueApiOptions::default()))
         .merge(admin::router(Arc::new(Nothing)))
         .merge(probe::router(ready.clone()));
     let grpc = grpc::router(service.clone(), rls(), limit, ready, Default::default());
@@ -152,7 +153,7 @@ async fn send(
 ) -> (u16, HeaderMap, String) {
     let request = Request::builder()
         .method(endpoint.method)
-        .uri(endpoint.path.replace("{id}", "x"))
+        .uri(endpoint.path.replace("{id}", "x").replace("{queue}", "x"))
         .header(header::AUTHORIZATION, format!("Bearer {token}"))
         .header(header::CONTENT_TYPE, kind)
         .body(Body::from("{}"))

@@ -50,6 +50,20 @@ impl<'a> AnswerContext<'a> {
     }
 }
 
+/// Reasons of denials for which the store is responsible, in words for the caller.
+pub mod store_refusal {
+    /// The store did not answer, and the outage policy denies.
+    pub const UNAVAILABLE: &str =
+        "STORE_UNAVAILABLE: the store of the limits does not answer: retry later";
+    /// Several keys together used up a limit, because the store has no room for a counter of each.
+    pub const FULL: &str = "STORE_FULL: the store has no room for another counter, and the counter \
+                            that new keys share is at its limit: raise store.keys_max";
+    /// The store lost its data, so that rules are closed until the lost usage has left their
+    /// windows.
+    pub const LOST_MEMORY: &str = "STORE_LOST_MEMORY: the store of the limits lost its data, and the \
+                                   rule is closed for the length of its window";
+}
+
 /// Converts usage into the form of a decision, for code that encodes decisions.
 pub fn usage_as_decision(usage: Usage) -> Decision {
     Decision::Allow(Allow {
@@ -334,6 +348,18 @@ impl<'a, 'p> Answer<'a, 'p> {
                 )
             }
         })
+    }
+
+    /// Returns a denial in words: the limit that was hit, and advice if there is any.
+    pub fn detail(&self) -> String {
+        match self.hit() {
+            Some(hit) if hit.charge.bans() => format!("Banned by the rule {}", hit.name()),
+            hit => {
+                let limit = hit.map(|hit| hit.limit.in_words()).unwrap_or_default();
+                let advice = self.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+                format!("Rate limit exceeded: {limit}{advice}")
+            }
+        }
     }
 
     /// Returns the time of the decision.

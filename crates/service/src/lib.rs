@@ -1,12 +1,18 @@
 //! The limiter as a service: [`Service`] plans and decides, [`Observer`]s receive every decision,
-//! and [`answer::Answer`] prepares it for the encoders of every protocol. [`metrics`] declares the
-//! metrics of all crates above this one.
+//! and [`answer::Answer`] prepares it for the encoders of every protocol. `metrics` declares the
+//! metrics of all crates above this one, and [`series`] keeps recent data for the dashboard.
 
 pub mod answer;
+mod audit;
+pub mod cost;
+pub mod headers;
+#[cfg(feature = "metrics")]
 pub mod metrics;
 mod observer;
+pub mod series;
 mod service;
 
+pub use audit::{AuditEntry, AuditLog};
 pub use observer::{
     ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
 };

@@ -7,6 +7,7 @@
 //! | is known to its owner, such as the depth of a queue | [`Registry::on_scrape`], which reads it at each scrape |
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{LabelPair, Metric, MetricFamily, MetricType};
@@ -19,8 +20,12 @@ pub use prometheus::{
 const FIXED: &str = "names of metrics are constants: they are valid, and each is declared once";
 
 /// The metrics of a process. Clones share the same metrics.
-#[derive(Clone, Debug, Default)]
-pub struct Registry(prometheus::Registry);
+#[derive(Clone, Default)]
+pub struct Registry {
+    all: prometheus::Registry,
+    /// The same collectors one by one, for [`Registry::gather_only`].
+    collectors: Arc<Mutex<Vec<Arc<dyn Collector>>>>,
+}
 
 impl Registry {
     /// Declares a counter.
@@ -68,12 +73,23 @@ impl Registry {
     ) {
         let descs = families.iter().map(Family::desc).collect();
         let collector = ScrapeCollector { families, descs, collect };
-        self.0.register(Box::new(collector)).expect(FIXED);
+        self.register(Arc::new(collector));
     }
 
     /// Returns all families with at least one series.
     pub fn gather(&self) -> Vec<MetricFamily> {
-        self.0.gather()
+        self.all.gather()
+    }
+
+    /// Returns the families whose names `selects` accepts. The others are not collected, so this is
+    /// cheap enough for every second.
+    pub fn gather_only(&self, selects: impl Fn(&str) -> bool) -> Vec<MetricFamily> {
+        let wanted = |collector: &&Arc<dyn Collector>| {
+            collector.desc().iter().any(|desc| selects(&desc.fq_name))
+        };
+        let collectors: Vec<_> = self.collectors().iter().filter(wanted).cloned().collect();
+        let families = collectors.iter().flat_map(|collector| collector.collect());
+        families.filter(|family| selects(family.name())).collect()
     }
 
     /// Returns all metrics in the text format of Prometheus.
@@ -85,8 +101,36 @@ impl Registry {
 
     fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> C {
         let made = made.expect(FIXED);
-        self.0.register(Box::new(made.clone())).expect(FIXED);
+        self.register(Arc::new(made.clone()));
         made
+    }
+
+    fn register(&self, collector: Arc<dyn Collector>) {
+        self.all.register(Box::new(SharedCollector(collector.clone()))).expect(FIXED);
+        self.collectors().push(collector);
+    }
+
+    fn collectors(&self) -> MutexGuard<'_, Vec<Arc<dyn Collector>>> {
+        self.collectors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+/// A collector that the registry of Prometheus shares with ours.
+struct SharedCollector(Arc<dyn Collector>);
+
+impl Collector for SharedCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.0.collect()
     }
 }
 
@@ -251,5 +295,8 @@ job_seconds_count 4
 jobs_total{queue="a"} 4
 "#;
         assert_eq!(registry.render(), expected);
+        let only = registry.gather_only(|name| name.starts_with("job"));
+        let names: Vec<_> = only.iter().map(MetricFamily::name).collect();
+        assert_eq!(names, ["jobs_total", "job_seconds"]);
     }
 }

@@ -13,6 +13,7 @@ use sluicegate_core::{Decision, Id, Limiter, Plan};
 use sluicegate_store::{AnyStore, SharedClock};
 
 use crate::answer::{Answer, AnswerContext};
+use crate::audit::AuditLog;
 use crate::observer::{
     ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
 };
@@ -46,6 +47,7 @@ pub struct Service {
     clock: SharedClock,
     ids: IdGenerator,
     observers: Vec<Box<dyn Observer>>,
+    audit: AuditLog,
 }
 
 /// A request that got no decision.
@@ -67,7 +69,7 @@ impl Service {
         observers: Vec<Box<dyn Observer>>,
     ) -> Self {
         let clock = SharedClock::new(clock);
-        Self { limiter, clock, ids: IdGenerator::new(), observers }
+        Self { limiter, clock, ids: IdGenerator::new(), observers, audit: AuditLog::default() }
     }
 
     /// Returns the limiter.
@@ -78,6 +80,11 @@ impl Service {
     /// Returns the clock of this node.
     pub const fn clock(&self) -> &SharedClock {
         &self.clock
+    }
+
+    /// Returns the log of the actions that changed this service.
+    pub const fn audit(&self) -> &AuditLog {
+        &self.audit
     }
 
     /// Returns the time of this node.

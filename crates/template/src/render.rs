@@ -10,18 +10,25 @@ use super::{Placeholder, Root, TemplatePart, Text, Tree};
 pub trait ValueSource {
     /// Returns an object, or `None` if it is missing, such as for a message that is not JSON.
     fn value(&self, root: Root) -> Option<&Value>;
+
+    /// Returns the reason why [`ValueSource::value`] has no object.
+    fn missing_because(&self, _root: Root) -> &'static str {
+        "is not JSON"
+    }
 }
 
 /// Error of rendering a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The object is not JSON.
-    #[error("{{{{{place}}}}} can't be filled: the {root} is not JSON")]
+    /// The object is not JSON that can be read.
+    #[error("{{{{{place}}}}} can't be filled: the {root} {why}")]
     NotJson {
         /// The placeholder.
         place: String,
         /// The object.
         root: Root,
+        /// The problem with the object.
+        why: &'static str,
     },
     /// The member is missing.
     #[error("{{{{{0}}}}} can't be filled: it is missing")]
@@ -48,7 +55,8 @@ impl Placeholder {
             (Some(Value::Null) | None, Some(default)) => Ok(default),
             (Some(value), _) => Ok(value),
             (None, None) if root.is_none() => {
-                Err(RenderError::NotJson { place: self.to_string(), root: self.root })
+                let why = scope.missing_because(self.root);
+                Err(RenderError::NotJson { place: self.to_string(), root: self.root, why })
             }
             (None, None) => Err(RenderError::Missing(self.to_string())),
         }

@@ -1,4 +1,4 @@
-//! Parses hints in the body of a refusal, as Google writes them.
+//! Parses hints in the body of a refusal, as Google and GitHub write them.
 
 use serde::Deserialize;
 
@@ -46,6 +46,24 @@ pub(super) fn hint(body: &[u8]) -> Option<Span> {
         return Some(OF_A_DAY);
     }
     error.details.iter().filter_map(|detail| moment::duration(detail.retry_delay.as_deref()?)).max()
+}
+
+/// Texts in GitHub's refusals by a secondary limit, in the words of GitHub and of older versions of
+/// GitHub Enterprise. Such a refusal may have no header field that names a limit.
+const SECONDARY: [&str; 3] =
+    ["secondary rate limit", "secondary-rate-limits", "abuse detection mechanism"];
+
+/// Returns true if GitHub refuses a request because of a secondary limit.
+pub(super) fn names_secondary_limit(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct GitHubError {
+        message: String,
+        #[serde(default)]
+        documentation_url: String,
+    }
+    let Ok(error) = serde_json::from_slice::<GitHubError>(body) else { return false };
+    let message = error.message.to_ascii_lowercase();
+    SECONDARY.iter().any(|text| message.contains(text) || error.documentation_url.contains(text))
 }
 
 /// Parses an error, or the first of a list of errors, with which a failed stream begins.

@@ -88,6 +88,7 @@ pub fn is_refusal(response: &UpstreamResponse<'_>) -> bool {
         403 => {
             response.field("retry-after").is_some()
                 || response.field("x-ratelimit-remaining").is_some_and(|left| left.trim() == "0")
+                || body::names_secondary_limit(response.body)
         }
         _ => false,
     }

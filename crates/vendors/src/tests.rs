@@ -61,6 +61,24 @@ fn a_refusal_that_names_no_time_closes_for_longer_each_time() {
 }
 
 #[test]
+fn github_refuses_by_a_secondary_limit_with_or_without_a_time() {
+    let first = AdviceContext::default();
+    let fields =
+        "x-ratelimit-remaining: 4990\nx-ratelimit-reset: 1700003000\nx-ratelimit-resource: core";
+    let body = r#"{"message": "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}"#;
+    assert_eq!(shown(read(403, fields, body, first)), "closed 1min");
+    let third = AdviceContext { refusals: 2, ..first };
+    assert_eq!(shown(read(403, fields, body, third)), "closed 4min");
+    let named = format!("{fields}\nretry-after: 30");
+    assert_eq!(shown(read(403, &named, body, first)), "closed 30s");
+    let old = r#"{"message": "You have triggered an abuse detection mechanism.", "documentation_url": "x"}"#;
+    assert_eq!(shown(read(403, fields, old, first)), "closed 1min");
+    for other in [r#"{"message": "Must have admin rights to Repository."}"#, "", "[]", "x"] {
+        assert_eq!(shown(read(403, fields, other, first)), "go on", "{other}");
+    }
+}
+
+#[test]
 fn github_is_paused_below_the_threshold_until_its_reset() {
     let left = |left: u64| {
         format!(

@@ -138,7 +138,11 @@ fn layer(name: &str) -> Option<usize> {
 
 /// Returns the folder under `crates/` of one of our packages.
 fn crate_of(package: &str) -> Option<&str> {
-    if package == "sluicegate" { Some("app") } else { package.strip_prefix("sluicegate-") }
+    match package {
+        "sluicegate" => Some("client"),
+        "sluicegate-cli" => Some("app"),
+        other => other.strip_prefix("sluicegate-"),
+    }
 }
 
 /// One entry of a dependency table.
@@ -248,6 +252,17 @@ mod tests {
         let text = "[package]\nname = 'sluicegate-kernel'\n[lints]\nworkspace = true";
         let what = "1 package \"sluicegate-kernel\" is not called after its folder";
         assert_eq!(found("crates/core/Cargo.toml", text), [what]);
+    }
+
+    #[test]
+    fn the_library_and_the_program_have_names_for_their_users() {
+        for (folder, name) in [("client", "sluicegate"), ("app", "sluicegate-cli")] {
+            let text = format!("[package]\nname = '{name}'\n[lints]\nworkspace = true");
+            assert!(found(&format!("crates/{folder}/Cargo.toml"), &text).is_empty());
+        }
+        assert_eq!(found_in("client", "").len(), 0, "also by its folder");
+        let uses_library = "[dependencies]\nsluicegate.workspace = true";
+        assert_eq!(found_in("server", uses_library), ["6 server uses client"]);
     }
 
     #[test]

@@ -26,6 +26,10 @@ const BANNED: &str = concat!("who", "ever");
 const BANNED_EXEMPT: [&str; 3] =
     ["CHANGELOG.md", "docs/STYLE.md", "crates/store/tests/redis/before/"];
 
+/// The library for Rust programs. Its users see no other crate, so its types have the names of the
+/// things that they wrap, such as `Limiter` and `Decision`.
+const LIBRARY: &str = "crates/client/";
+
 /// Type names that Rust crates conventionally declare once per module.
 const CONVENTIONAL: [&str; 4] = ["Builder", "Error", "Metrics", "Options"];
 
@@ -86,23 +90,25 @@ fn banned_word(files: &Files, uses_max: usize) -> Vec<Finding> {
 
 /// Finds public types of one name that are declared in two places, if there are too many names.
 fn duplicate_types(files: &Files, names_max: usize) -> Vec<Finding> {
-    let mut places: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
+    let mut places: BTreeMap<(bool, &str), Vec<(&str, usize)>> = BTreeMap::new();
     for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".rs")) {
         if !path.starts_with("crates/") || !path.contains("/src/") {
             continue;
         }
         for (number, line) in (1..).zip(text.lines()) {
             if let Some(name) = public_type(line).filter(|name| !CONVENTIONAL.contains(name)) {
-                places.entry(name).or_default().push((path, number));
+                let key = (path.starts_with(LIBRARY), name);
+                places.entry(key).or_default().push((path, number));
             }
         }
     }
-    let findings = places.iter().filter(|(_, places)| places.len() > 1).map(|(name, places)| {
-        let others = places[1..].iter().map(|(path, line)| format!("{path}:{line}"));
-        let others = others.collect::<Vec<_>>().join(", ");
-        let what = format!("public type {name} is also declared in {others}");
-        Finding::new(places[0].0, places[0].1, what, "give each thing its own name")
-    });
+    let findings =
+        places.iter().filter(|(_, places)| places.len() > 1).map(|((_, name), places)| {
+            let others = places[1..].iter().map(|(path, line)| format!("{path}:{line}"));
+            let others = others.collect::<Vec<_>>().join(", ");
+            let what = format!("public type {name} is also declared in {others}");
+            Finding::new(places[0].0, places[0].1, what, "give each thing its own name")
+        });
     over(names_max, findings.collect())
 }
 

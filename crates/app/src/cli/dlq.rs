@@ -185,7 +185,11 @@ async fn print_count(queue: &Queue, args: &LetterFilterArgs, what: &str) -> anyh
 /// Creates a progress bar, which is visible only on a terminal. Its length is an upper bound,
 /// because the filter is applied while the letters are read.
 async fn bar(queue: &Queue, args: &LetterFilterArgs) -> anyhow::Result<ProgressBar> {
-    let bar = ProgressBar::new(queue.dead_depth().await?.ready.min(args.max));
+    let letters = match queue.capabilities().depth {
+        true => queue.dead_depth().await?.ready,
+        false => u64::MAX,
+    };
+    let bar = ProgressBar::new(letters.min(args.max));
     let style = ProgressStyle::with_template("{bar:40} {pos} of at most {len}, {eta} left");
     bar.set_style(style.expect("the template is valid"));
     Ok(bar)
@@ -206,7 +210,7 @@ fn row(letter: &DeadLetter) -> [String; 6] {
 }
 
 /// Formats a dead letter as JSON: the original message and its failure.
-fn letter_json(letter: &DeadLetter) -> String {
+pub(crate) fn letter_json(letter: &DeadLetter) -> String {
     let mut message = letter.message.clone();
     message.body = letter.original().into();
     let mut shown: serde_json::Value =

@@ -9,26 +9,30 @@ use serde_json::{Value, json};
 use sluicegate_config::{Config, QueueBroker};
 use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{DeadLetterFilter, Message, Queue, WallClock};
+use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, WallClock};
 
 use super::print_error;
 use super::queue::block_on;
-use super::remote::Remote;
+use super::remote::{Remote, items};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate jobs why 7f3a --config jobs.yaml            where job 7f3a is and what it waits for
-  sluicegate jobs why 7f3a --config jobs.yaml --search   also search RabbitMQ and SQS queues
+  sluicegate jobs why 7f3a --config jobs.yaml --search   also search queues of a broker
 
 The command asks the dispatcher or worker process at its admin listener (--admin), then searches the
-queues of the configuration. RabbitMQ and SQS can't be browsed without receiving messages: their
-queues are searched only with --search, which receives the messages and requeues them.
+queues of the configuration. The embedded queue and Service Bus can be browsed without receiving
+messages: those of other brokers are searched only with --search, which receives messages and requeues them.
 
 Exit code: 0 found, 1 not found, 2 error";
 
 const NOT_FOUND: &str = "job not found: it was never sent, or it finished too long ago";
+/// Added to [`NOT_FOUND`] if the queues of the broker were not searched.
+const NOT_SEARCHED: &str = "; add --search to search the queues of the broker";
+/// Added to [`NOT_FOUND`] if the queues were searched by receiving.
+const NOT_VISIBLE: &str = "; messages that a worker holds can't be found by searching";
 
 #[derive(Args)]
 pub(super) struct Jobs {
@@ -49,7 +53,7 @@ struct WhyArgs {
     /// Configuration file with the `queue`, `dispatch` and `workers` sections
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Also search RabbitMQ and SQS queues, by receiving their messages and requeueing them
+    /// Also search RabbitMQ, SQS and Pub/Sub queues, by receiving their messages and requeueing them
     #[arg(long)]
     search: bool,
     /// Address of the admin listener of the dispatcher or worker process [default: listen.admin of
@@ -86,147 +90,213 @@ impl WhyArgs {
         let admin = admin.unwrap_or_else(|| format!("{scheme}://{}", config.listen.admin.address));
         let remote = Remote::new(admin, token, json);
         let now = WallClock.now();
+        // Without them, the answer is less exact.
+        let providers = remote.get("/v1/providers").unwrap_or_default();
         let mut found = Vec::new();
         match remote.get(&format!("/v1/jobs/{job}")) {
-            Ok(seen) => found.push(JobLocation { words: describe_state(&seen, now), value: seen }),
+            Ok(seen) => {
+                let words = describe_state(&seen, &providers, now);
+                found.push(JobLocation { words, value: seen });
+            }
             // The queues can still be searched.
             Err(problem) => print_error(&format!("{problem:#}")),
         }
-        let found = block_on(async move {
-            search_queues(&config, &job, search, now, &mut found).await?;
+        let is_browsable = config.queue.as_ref().is_none_or(|queue| {
+            matches!(queue.broker, QueueBroker::Embedded { .. } | QueueBroker::ServiceBus { .. })
+        });
+        block_on(async move {
+            if is_browsable || search {
+                let job_search = JobSearch { job: &job, now, providers: &providers };
+                job_search.run(&config, &mut found).await?;
+            }
             let values = found.iter().map(|found| found.value.clone()).collect();
             remote.show(&Value::Array(values), |_| match found.is_empty() {
-                true => NOT_FOUND.to_owned(),
+                true if is_browsable => NOT_FOUND.to_owned(),
+                true if search => format!("{NOT_FOUND}{NOT_VISIBLE}"),
+                true => format!("{NOT_FOUND}{NOT_SEARCHED}"),
                 false => {
                     let words: Vec<_> = found.iter().map(|found| found.words.as_str()).collect();
                     words.join("\n")
                 }
             });
             Ok(!found.is_empty())
-        })?;
-        Ok(found)
-    }
-}
-
-/// Searches the queues of a configuration for a job.
-async fn search_queues(
-    config: &Config,
-    job: &str,
-    search: bool,
-    now: Timestamp,
-    found: &mut Vec<JobLocation>,
-) -> anyhow::Result<()> {
-    let names = queue_names(config);
-    if names.is_empty() {
-        return Ok(());
-    }
-    let broker = config.queue.clone().unwrap_or_default();
-    if !search && !matches!(broker.broker, QueueBroker::Embedded { .. }) {
-        return Ok(());
-    }
-    if let QueueBroker::Embedded { path } = &broker.broker
-        && !path.exists()
-    {
-        return Ok(());
-    }
-    let queues = Queues::open(&broker).await.context("queue")?;
-    for (name, dead_letter) in names {
-        let Ok(queue) = queues.queue_with(&name, dead_letter.as_deref(), MissingQueue::Fail).await
-        else {
-            continue;
-        };
-        search_queue(&queue, job, now, found).await?;
-    }
-    Ok(())
-}
-
-async fn search_queue(
-    queue: &Queue,
-    job: &str,
-    now: Timestamp,
-    found: &mut Vec<JobLocation>,
-) -> anyhow::Result<()> {
-    let name = queue.name().to_owned();
-    queue
-        .peek(u64::MAX, |message| {
-            if message.meta.job.as_str() == job {
-                found.push(queue_location(&name, message, now));
-            }
         })
-        .await?;
-    let filter = DeadLetterFilter {
-        queue: queue.shared_dead_letters(),
-        job: Some(job.to_owned()),
-        ..DeadLetterFilter::default()
-    };
-    let dead = queue.dead_letters();
-    let listed = dead.list(&filter, 1, |letter| {
-        let error = letter.failure().map_or("", |died| died.message.as_str());
-        let words = format!(
-            "it is a dead letter of queue {name}: {error}\n\
-             replay it with: sluicegate dlq replay {name} --job {job}"
-        );
-        let value = json!({"queue": name, "state": "dead", "error": error});
-        found.push(JobLocation { value, words });
-    });
-    listed.await?;
-    Ok(())
+    }
 }
 
-fn queue_location(queue: &str, message: &Message, now: Timestamp) -> JobLocation {
-    let meta = &message.meta;
-    let until = meta.not_before.filter(|until| *until > now);
-    let booked = meta.booking.is_some();
-    let waits = match until {
-        None => "ready, but not received yet: no worker is running, or other messages come first"
-            .to_owned(),
-        Some(until) => {
-            let why = if meta.attempt > 0 { "its next attempt" } else { "its provider's limit" };
-            let why = if booked { "its booked start time" } else { why };
-            format!("waiting for {why} until {until} (in {})", until.since(now).in_words())
+/// A search for a job in the queues.
+struct JobSearch<'a> {
+    job: &'a str,
+    now: Timestamp,
+    /// Answer of `GET /v1/providers`.
+    providers: &'a Value,
+}
+
+impl JobSearch<'_> {
+    /// Searches the queues of a configuration.
+    async fn run(&self, config: &Config, found: &mut Vec<JobLocation>) -> anyhow::Result<()> {
+        let names = queue_names(config);
+        if names.is_empty() {
+            return Ok(());
         }
-    };
-    let words = format!(
-        "it is in queue {queue}: {waits}; failed attempts: {}, deferrals by a limit: {}",
-        meta.attempt, meta.deferrals
-    );
-    let value = json!({
-        "queue": queue,
-        "state": if until.is_some() { "delayed" } else { "ready" },
-        "until": until.map(|until| until.to_string()),
-        "booked": booked,
-        "attempt": meta.attempt,
-        "deferrals": meta.deferrals,
-    });
-    JobLocation { value, words }
+        let broker = config.queue.clone().unwrap_or_default();
+        if let QueueBroker::Embedded { path } = &broker.broker
+            && !path.exists()
+        {
+            return Ok(());
+        }
+        let queues = Queues::open(&broker).await.context("queue")?;
+        for (name, dead_letter) in names {
+            let opened = queues.queue_with(&name, dead_letter.as_deref(), MissingQueue::Fail).await;
+            let Ok(queue) = opened else { continue };
+            let provider = provider_of(config, &name);
+            self.search_queue(&queue, provider.as_deref(), found).await?;
+        }
+        Ok(())
+    }
+
+    async fn search_queue(
+        &self,
+        queue: &Queue,
+        provider: Option<&str>,
+        found: &mut Vec<JobLocation>,
+    ) -> anyhow::Result<()> {
+        let (job, name) = (self.job, queue.name());
+        let coverage =
+            queue.find(job, |message| found.push(self.in_queue(name, provider, &message))).await?;
+        if coverage == SearchCoverage::Part {
+            print_error(&format!("queue {name} has more messages than can be searched"));
+        }
+        let filter = DeadLetterFilter {
+            queue: queue.shared_dead_letters(),
+            job: Some(job.to_owned()),
+            ..DeadLetterFilter::default()
+        };
+        let dead = queue.dead_letters();
+        let listed = dead.list(&filter, 1, |letter| {
+            let error = letter.failure().map_or("", |died| died.message.as_str());
+            let words = format!(
+                "it is a dead letter of queue {name}: {error}\n\
+                 replay it with: sluicegate dlq replay {name} --job {job}"
+            );
+            let value = json!({"queue": name, "state": "dead", "error": error});
+            found.push(JobLocation { value, words });
+        });
+        listed.await?;
+        Ok(())
+    }
+
+    fn in_queue(&self, queue: &str, provider: Option<&str>, found: &FoundMessage) -> JobLocation {
+        let FoundMessage { message, leased_until } = found;
+        let (meta, now) = (&message.meta, self.now);
+        let until = meta.not_before.filter(|until| *until > now);
+        let booked = meta.booking.is_some();
+        let blocked = provider.and_then(|provider| blocked_provider(self.providers, provider));
+        let (state, until, waits) = match (leased_until, until, blocked) {
+            (Some(end), _, _) => {
+                let words = format!(
+                    "a worker has it; unless that worker extends its lease, it is delivered again \
+                     {}",
+                    at(*end, now)
+                );
+                ("leased", Some(*end), words)
+            }
+            (None, Some(until), _) => {
+                let why = if meta.attempt > 0 { "next attempt" } else { "provider's limit" };
+                let why = if booked { "booked start time" } else { why };
+                let words = format!("waiting for its {why} until {}", at(until, now));
+                ("delayed", Some(until), words)
+            }
+            (None, None, Some((state, until, words))) => (state, until, words),
+            (None, None, None) => {
+                let words = "ready, but not received yet: no worker is running, or other messages \
+                             come first";
+                ("ready", None, words.to_owned())
+            }
+        };
+        let words = format!(
+            "it is in queue {queue}: {waits}; failed attempts: {}, deferrals by a limit: {}",
+            meta.attempt, meta.deferrals
+        );
+        let value = json!({
+            "queue": queue,
+            "state": state,
+            "until": until.map(|until| until.to_string()),
+            "booked": booked,
+            "failed_attempts": meta.attempt,
+            "deferrals": meta.deferrals,
+        });
+        JobLocation { value, words }
+    }
 }
 
-fn describe_state(seen: &Value, now: Timestamp) -> String {
+/// Formats an instant with the time until then.
+fn at(instant: Timestamp, now: Timestamp) -> String {
+    match instant > now {
+        true => format!("{instant} (in {})", instant.since(now).in_words()),
+        false => format!("{instant} (already past)"),
+    }
+}
+
+/// Returns the state of a provider that admits no job now, until when, and both in words.
+fn blocked_provider(
+    providers: &Value,
+    provider: &str,
+) -> Option<(&'static str, Option<Timestamp>, String)> {
+    let known = items(providers).iter().find(|known| known["provider"] == provider)?;
+    let until = known["until"].as_str().and_then(|until| until.parse::<Timestamp>().ok());
+    let shown = until.map(|until| format!(" until {}", at(until, WallClock.now())));
+    let shown = shown.unwrap_or_default();
+    match known["state"].as_str()? {
+        "paused" => {
+            Some(("paused", until, format!("provider {provider} asked for a pause{shown}")))
+        }
+        "limited" => Some(("limited", until, format!("the limit of {provider} is reached{shown}"))),
+        _ => None,
+    }
+}
+
+fn describe_state(seen: &Value, providers: &Value, now: Timestamp) -> String {
     let text = |key: &str| seen[key].as_str().unwrap_or_default().to_owned();
-    let (queue, provider) = (text("queue"), text("provider"));
+    let (queue, provider, error) = (text("queue"), text("provider"), text("error"));
+    let blocked = blocked_provider(providers, &provider);
+    let pause = blocked.filter(|(state, ..)| *state == "paused").map(|(_, _, words)| words);
+    let limit = || match &pause {
+        Some(pause) => pause.clone(),
+        None => format!("the limit of {provider} is reached"),
+    };
     let what = match seen["event"].as_str().unwrap_or_default() {
         "dispatched" => format!("dispatched to queue {queue} for provider {provider}"),
-        "delayed" => {
-            format!("sent to queue {queue} with a delay: the limit of {provider} is reached")
+        "delayed" => format!("sent to queue {queue} with a delay: {}", limit()),
+        "waiting" => match &pause {
+            Some(pause) => format!("a worker of queue {queue} has it and waits: {pause}"),
+            None => {
+                format!("a worker of queue {queue} has it and waits for the limit of {provider}")
+            }
+        },
+        "deferred" if !error.is_empty() => {
+            format!("requeued to {queue} by a worker: {provider} refused it: {error}")
         }
-        "waiting" => {
-            format!("a worker of queue {queue} has it and waits for the limit of {provider}")
-        }
-        "deferred" => {
-            format!("requeued to {queue} by a worker: the limit of {provider} is reached")
-        }
+        "deferred" => format!("requeued to {queue} by a worker: {}", limit()),
         "in_work" => format!("running: a worker of queue {queue} works on it, for {provider}"),
-        "retried" => format!("failed, will be retried from queue {queue}: {}", text("error")),
+        "retried" => format!("failed, will be retried from queue {queue}: {error}"),
         "done" => format!("done, by a worker of queue {queue}"),
-        "dead" => format!("failed for good, dead letter of queue {queue}: {}", text("error")),
+        "dead" => format!("failed for good, dead letter of queue {queue}: {error}"),
         other => other.to_owned(),
     };
     let until = seen["until"].as_str().and_then(|until| until.parse::<Timestamp>().ok());
-    let until = until.map_or_else(String::new, |until| match until > now {
-        true => format!(", until {until} (in {})", until.since(now).in_words()),
-        false => format!(", until {until} (already past)"),
-    });
+    let until = until.map_or_else(String::new, |until| format!(", until {}", at(until, now)));
     format!("{} {what}{until}", text("at"))
+}
+
+/// Returns the provider whose jobs are in a queue.
+fn provider_of(config: &Config, queue: &str) -> Option<String> {
+    let worker = config.workers.iter().find(|worker| worker.queue == queue);
+    let of_worker = worker.map(|worker| worker.provider.clone());
+    of_worker.or_else(|| {
+        let mut providers = config.dispatch.iter().flat_map(|dispatch| &dispatch.providers);
+        providers.find(|provider| provider.queue == queue).map(|provider| provider.name.clone())
+    })
 }
 
 /// Lists the queues of a configuration that can contain a job, with their dead letter queues.

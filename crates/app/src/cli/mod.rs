@@ -9,8 +9,11 @@
 //! | 2 | error: invalid input, or the server can't be reached |
 
 mod check;
-mod dlq;
+pub(crate) mod dlq;
+mod doctor;
 mod gateway_notes;
+mod health;
+mod init;
 mod jobs;
 mod overrides;
 mod query;
@@ -23,6 +26,7 @@ mod verify;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 /// Rate limiter: checks a request against every limit that applies to it in one atomic step, and
@@ -39,6 +43,12 @@ enum Command {
     /// Start the service
     #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Serve),
+    /// Write a commented configuration file to start from
+    #[command(after_help = init::EXAMPLES)]
+    Init(init::Init),
+    /// Check whether this machine can run a configuration: ports, files, Redis, queues
+    #[command(after_help = doctor::EXAMPLES)]
+    Doctor(doctor::Doctor),
     /// Validate a configuration file and print the resulting rules
     #[command(after_help = check::EXAMPLES)]
     Check(check::Check),
@@ -71,8 +81,19 @@ enum Command {
     /// Find a job and show why it has not run yet
     #[command(after_help = jobs::EXAMPLES)]
     Jobs(jobs::Jobs),
+    /// Ask a running process whether it is healthy or ready
+    #[command(after_help = health::EXAMPLES)]
+    Health(health::Health),
     /// Print the completion script of a shell
     Completions(Completions),
+    /// Write the manual pages of all commands into a folder
+    Man(Man),
+}
+
+#[derive(Args)]
+struct Man {
+    /// Existing folder
+    folder: std::path::PathBuf,
 }
 
 #[derive(Args)]
@@ -85,6 +106,8 @@ struct Completions {
 pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Init(init) => init.run(),
+        Command::Doctor(doctor) => doctor.run(),
         Command::Check(check) => check.run(),
         Command::Allow(args) => args.allow(),
         Command::Explain(args) => args.explain(),
@@ -96,12 +119,16 @@ pub(crate) fn run() -> ExitCode {
         Command::Queue(queue) => queue.run(),
         Command::Dlq(dlq) => dlq.run(),
         Command::Jobs(jobs) => jobs.run(),
+        Command::Health(health) => health.run(),
         Command::Completions(Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sluicegate", &mut script);
             print(String::from_utf8_lossy(&script).trim_end());
             Ok(true)
         }
+        Command::Man(Man { folder }) => clap_mangen::generate_to(Cli::command(), &folder)
+            .map(|()| true)
+            .with_context(|| format!("can't write to {}", folder.display())),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

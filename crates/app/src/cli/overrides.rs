@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::check::table;
+use super::query::percent_encode;
 use super::remote::{Remote, display, items, parse_pairs};
 
 pub(super) const EXAMPLES: &str = "\
@@ -62,6 +63,9 @@ struct List {
 struct Remove {
     /// Id of the override, as printed by `override set` and `override list`
     id: String,
+    /// Reason, written to the audit log of the service
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
     #[command(flatten)]
     remote: Remote,
 }
@@ -75,8 +79,10 @@ impl Overrides {
                 remote.show(&answer, |answer| overview(items(&answer["overrides"])));
                 Ok(true)
             }
-            Command::Remove(Remove { id, remote }) => {
-                let answer = remote.delete(&format!("/v1/overrides/{id}"))?;
+            Command::Remove(Remove { id, reason, remote }) => {
+                let reason = reason.map(|text| format!("?reason={}", percent_encode(&text)));
+                let reason = reason.unwrap_or_default();
+                let answer = remote.delete(&format!("/v1/overrides/{id}{reason}"))?;
                 remote.show(&answer, |answer| format!("removed: {}", display(&answer["removed"])));
                 Ok(true)
             }

@@ -25,6 +25,7 @@ pub(super) const RESET_EXAMPLES: &str = "\
 Examples:
   sluicegate reset userId=u1 tenantId=t1              list the counters, reset none
   sluicegate reset userId=u1 tenantId=t1 --rule USER  reset only the counters of rule USER
+  sluicegate reset userId=u1 --rule USER --reason 'ticket 4711'
   sluicegate reset userId=u1 tenantId=t1 --yes        reset all listed counters
 
 Exit code: 0 reset, 1 only listed, 2 error (invalid request or no response)";
@@ -146,6 +147,9 @@ pub(super) struct ResetArgs {
     /// Reset every counter that the request is charged to
     #[arg(long, conflicts_with = "rule")]
     yes: bool,
+    /// Reason, written to the audit log of the service
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
 }
 
 impl ResetArgs {
@@ -163,10 +167,13 @@ impl ResetArgs {
             return Ok(false);
         }
         let rules = self.rule.iter().map(|rule| format!("rule={}", percent_encode(rule)));
-        let query = match self.yes {
+        let mut query = match self.yes {
             true => "all=true".to_owned(),
             false => rules.collect::<Vec<_>>().join("&"),
         };
+        if let Some(reason) = &self.reason {
+            query.push_str(&format!("&reason={}", percent_encode(reason)));
+        }
         let answer = self.request.post_dimensions(&format!("/v1/reset?{query}"))?;
         self.request.remote.show(&answer, |answer| {
             let keys: Vec<_> = items(&answer["reset"]).iter().map(display).collect();
@@ -177,7 +184,7 @@ impl ResetArgs {
 }
 
 /// Percent-encodes a text for use in a query string.
-fn percent_encode(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let byte = |byte: u8| match plain(byte) {
         true => char::from(byte).to_string(),

@@ -7,10 +7,10 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use sluicegate_core::Span;
-use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue};
+use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue, without_byte_order_mark};
 
 use super::check::table;
-use super::print;
+use super::{print, print_error};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -21,6 +21,7 @@ Examples:
   sluicegate queue send jobs --in 10min - < job.json  deliver the message in 10 minutes
   sluicegate queue send jobs --lines - < jobs.ndjson  send each line as a message
   sluicegate queue peek jobs --max 3                  print 3 messages, leave them in the queue
+  sluicegate queue cancel jobs job-7                  delete the delayed message of a job
   sluicegate queue purge jobs --yes                   delete all messages
 
 The broker is the `queue` section of --config. Without --config, it is the embedded queue in
@@ -51,7 +52,9 @@ impl BrokerArgs {
         let config = ConfigSource::new(self.config).load()?.config;
         let missing = if self.create { MissingQueue::Create } else { MissingQueue::Fail };
         let broker = config.queue.clone().unwrap_or_default();
-        Ok((Queues::open(&broker).await?.with_dead_letters(&config), missing))
+        let queues = Queues::open(&broker).await?.with_dead_letters(&config);
+        queues.expect_delays(&config);
+        Ok((queues, missing))
     }
 }
 
@@ -72,6 +75,13 @@ enum QueueAction {
         /// Maximum number of messages
         #[arg(long, value_name = "N", default_value_t = 10)]
         max: u64,
+    },
+    /// Delete the delayed messages of a job
+    Cancel {
+        /// Name of the queue
+        queue: String,
+        /// Job id of the messages
+        job: String,
     },
     /// Delete all messages that are not being processed
     Purge {
@@ -95,9 +105,12 @@ struct SendArgs {
     /// Job id [default: the field of the body that queue.job_id names, or else a random id]
     #[arg(long, value_name = "ID")]
     job: Option<String>,
-    /// Priority from 0 to 9; 9 is delivered first, if the broker supports priorities
+    /// Priority from 0 to 9; 9 is delivered first (queue.priorities, or the embedded queue)
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
+    /// Maximum number of attempts [default: the attempts of the worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    max_attempts: Option<u32>,
     /// Delay before the message is delivered, such as 30s
     #[arg(long = "in", value_name = "DURATION")]
     delay: Option<Span>,
@@ -127,11 +140,27 @@ impl QueueCommand {
                     let count = queue.peek(max, |message| print(&message_json(message))).await?;
                     return Ok(count > 0);
                 }
+                QueueAction::Cancel { queue, job } => {
+                    let queue = queues.queue(&queue, missing).await?;
+                    let id = JobId::try_from(job.clone()).context("JOB")?;
+                    let cancelled = queue.cancel(&id).await?;
+                    if cancelled == 0 {
+                        let name = queue.name();
+                        print_error(&format!(
+                            "no delayed message of queue {name} has job id {job:?}"
+                        ));
+                        return Ok(false);
+                    }
+                    print(&format!("{cancelled} cancelled"));
+                }
                 QueueAction::Purge { queue: name, yes } => {
                     let queue = queues.queue(&name, missing).await?;
                     if !yes {
-                        let ready = queue.depth().await?.ready;
-                        bail!("queue {name} has {ready} messages: add --yes to delete all of them");
+                        let count = match queue.capabilities().depth {
+                            true => queue.depth().await?.ready.to_string(),
+                            false => "an unknown number of".to_owned(),
+                        };
+                        bail!("queue {name} has {count} messages: add --yes to delete all of them");
                     }
                     match queue.purge().await? {
                         Some(purged) => print(&format!("{purged} messages deleted")),
@@ -186,6 +215,7 @@ impl SendArgs {
         let job = job.or_else(|| queue.job_in(&body));
         let mut message = Message::of_job(job.unwrap_or_else(JobId::random), body);
         message.kind.clone_from(&self.kind);
+        message.meta.max_attempts = self.max_attempts;
         let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok();
         message.content_type = is_json.then(|| "application/json".to_owned());
         Ok(message.with_priority(self.priority))
@@ -236,13 +266,15 @@ async fn depth(queue: &Queue) -> anyhow::Result<[String; 6]> {
 
 /// Formats a message as one line of JSON. Invalid UTF-8 in a body is replaced.
 pub(super) fn message_json(message: &Message) -> String {
-    let body = serde_json::from_slice::<serde_json::Value>(&message.body);
-    let body = body.unwrap_or_else(|_| String::from_utf8_lossy(&message.body).into());
+    let body = serde_json::from_slice(without_byte_order_mark(&message.body));
+    let body: serde_json::Value =
+        body.unwrap_or_else(|_| String::from_utf8_lossy(&message.body).into());
     let meta = &message.meta;
     serde_json::json!({
         "id": message.id().to_string(),
         "type": message.kind,
-        "attempt": meta.attempt,
+        "failedAttempts": meta.attempt,
+        "maxAttempts": meta.max_attempts,
         "deferrals": meta.deferrals,
         "priority": message.priority,
         "sentAt": meta.sent_at.map(|at| at.to_string()),

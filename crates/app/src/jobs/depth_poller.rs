@@ -43,6 +43,9 @@ impl DepthPoller {
     pub(crate) async fn poll(&self) {
         let queues: Vec<_> = self.lock().iter().map(|polled| polled.queue.clone()).collect();
         for (number, queue) in queues.into_iter().enumerate() {
+            if !queue.capabilities().depth {
+                continue;
+            }
             let (depth, dead) = tokio::join!(queue.depth(), queue.dead_depth());
             if let Err(error) = &depth {
                 debug!(queue = queue.name(), %error, "can't read queue depth");

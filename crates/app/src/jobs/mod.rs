@@ -1,15 +1,16 @@
 //! Builds and runs the dispatcher and the workers of a configuration.
 
+pub(crate) mod dead_letters;
 mod depth_poller;
 pub(crate) mod progress;
 pub(crate) mod why;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluicegate_config::{self as config, Config, QueueBroker};
+use sluicegate_config::{self as config, Config};
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock;
 use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
@@ -21,10 +22,11 @@ use tracing::{error, warn};
 
 use crate::handlers;
 use crate::metrics;
-use crate::queue::{MissingQueue, Queues};
+use crate::queue::{LazyQueues, MissingQueue, Queues};
 use crate::wire::Role;
 
 pub(crate) use depth_poller::DepthPoller;
+use progress::ProviderRates;
 
 /// Longest delay of a message whose target queue can't be used.
 const POSTPONED_MAX: Span = Span::from_secs(5);
@@ -46,6 +48,14 @@ pub(crate) struct JobMonitor {
     pub(crate) tracker: JobTracker,
     pub(crate) depths: DepthPoller,
     pub(crate) providers: Vec<String>,
+    /// Limits of the providers, for the estimate of the time left.
+    rates: Arc<Mutex<Vec<ProviderRates>>>,
+}
+
+impl JobMonitor {
+    pub(crate) fn rates(&self) -> Vec<ProviderRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Jobs {
@@ -54,6 +64,7 @@ impl Jobs {
     pub(crate) async fn open(
         config: &Config,
         roles: &[Role],
+        queues: &LazyQueues,
         missing: MissingQueue,
         service: &Arc<Service>,
         registry: &Registry,
@@ -73,19 +84,16 @@ impl Jobs {
                 tracker: JobTracker::default(),
                 depths: DepthPoller::default(),
                 providers: providers(config),
+                rates: Arc::new(Mutex::new(ProviderRates::of(config))),
             },
         };
         if is_empty {
             return Ok(jobs);
         }
-        let broker = config.queue.clone().unwrap_or_default();
-        // The embedded queue is ours alone, so no other tool could have created its queues.
-        let missing = match &broker.broker {
-            QueueBroker::Embedded { .. } => MissingQueue::Create,
-            _ => missing,
-        };
-        let mut queues =
-            OpenQueues { queues: Queues::open(&broker).await?, missing, open: BTreeMap::new() };
+        let missing = missing.of(queues.options());
+        let queues = queues.get().await?;
+        queues.expect_delays(config);
+        let mut queues = OpenQueues { queues, missing, open: BTreeMap::new() };
         if let Some(dispatch) = dispatch {
             let horizon = config.settings().horizon;
             let made =
@@ -128,17 +136,16 @@ impl Jobs {
         running
     }
 
-    /// Waits until messages of cancelled jobs are back in their queues, so that they are not leased
-    /// after this process has ended.
-    pub(crate) async fn flush(&self) {
-        // All queues have the same broker.
-        let queue = self.monitor.depths.lock().first().map(|polled| polled.queue.clone());
-        let Some(queue) = queue else { return };
-        if tokio::time::timeout(FLUSH_TIMEOUT, queue.flush()).await.is_err() {
-            warn!(
-                "some unfinished jobs were not requeued: they are delivered when their lease ends"
-            );
+    /// Returns the maximum time for jobs in progress after the process was asked to stop. `None` if
+    /// there are no jobs.
+    pub(crate) fn drain_timeout(&self, config: &Config) -> Option<Span> {
+        if self.is_empty() {
+            return None;
         }
+        let timeouts = config.workers.iter().map(|worker| worker.timeout);
+        let longest = timeouts.max().filter(|_| !self.workers.is_empty()).unwrap_or_default();
+        let timeout = config.server.drain_timeout;
+        Some(timeout.unwrap_or(longest + config.server.shutdown_grace))
     }
 
     /// Applies the options of a new configuration that need no restart: see [`crate::restart`].
@@ -149,13 +156,15 @@ impl Jobs {
         for (worker, given) in self.workers.iter().zip(&config.workers) {
             worker.enable(config.enabled && given.enabled);
         }
+        let mut rates = self.monitor.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        *rates = ProviderRates::of(config);
     }
 
     async fn dispatcher(
         &self,
         config: &config::Dispatch,
         horizon: Span,
-        queues: &mut OpenQueues,
+        queues: &mut OpenQueues<'_>,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Dispatcher>> {
@@ -181,7 +190,7 @@ impl Jobs {
         &self,
         config: &config::WorkerOptions,
         booked: Option<Span>,
-        queues: &mut OpenQueues,
+        queues: &mut OpenQueues<'_>,
         service: &Arc<Service>,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Arc<Worker>> {
@@ -216,6 +225,15 @@ impl Jobs {
     }
 }
 
+/// Cancels the jobs that still run a time after the process was asked to stop.
+pub(crate) async fn bound_draining(stop: Stop, timeout: Option<Span>) {
+    let Some(timeout) = timeout else { return };
+    stop.drain.cancelled().await;
+    tokio::time::sleep(timeout.into()).await;
+    warn!(after = %timeout, "jobs did not finish in time: they are requeued (server.drain_timeout)");
+    stop.now.cancel();
+}
+
 /// Waits until all tasks have ended.
 pub(crate) async fn finish(mut running: JoinSet<()>) {
     while let Some(ended) = running.join_next().await {
@@ -225,14 +243,22 @@ pub(crate) async fn finish(mut running: JoinSet<()>) {
     }
 }
 
+/// Waits until messages of cancelled jobs are back in their queues, so that they are not leased after
+/// this process has ended.
+pub(crate) async fn flush(queues: &LazyQueues) {
+    if tokio::time::timeout(FLUSH_TIMEOUT, queues.flush()).await.is_err() {
+        warn!("some unfinished jobs were not requeued: they are delivered when their lease ends");
+    }
+}
+
 /// Open queues by name. Each is opened once, so that its users share the statistics.
-struct OpenQueues {
-    queues: Queues,
+struct OpenQueues<'q> {
+    queues: &'q Queues,
     missing: MissingQueue,
     open: BTreeMap<String, Queue>,
 }
 
-impl OpenQueues {
+impl OpenQueues<'_> {
     async fn queue(&mut self, name: &str, dead_letter: Option<&str>) -> anyhow::Result<Queue> {
         if let Some(queue) = self.open.get(name).filter(|_| dead_letter.is_none()) {
             return Ok(queue.clone());

@@ -1,5 +1,5 @@
-//! `GET /v1/jobs/{id}` of the admin listener: returns the last known state of a job, for
-//! `sluicegate jobs why`.
+//! `GET /v1/jobs/{id}` and `GET /v1/providers` of the admin listener: the last known state of a job,
+//! and the state of the limits of all providers, for `sluicegate jobs why`.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -7,11 +7,29 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
-use sluicegate_dispatch::{JobStatus, JobTracker};
+use sluicegate_core::time::Clock as _;
+use sluicegate_dispatch::{JobStatus, JobTracker, ProviderState};
+use sluicegate_queue::WallClock;
 
-/// Returns the router of `GET /v1/jobs/{id}`.
+/// Returns the router of `GET /v1/jobs/{id}` and `GET /v1/providers`.
 pub(crate) fn router(tracker: JobTracker) -> Router {
-    Router::new().route("/v1/jobs/{id}", get(find)).with_state(tracker)
+    let router = Router::new().route("/v1/jobs/{id}", get(find));
+    router.route("/v1/providers", get(providers)).with_state(tracker)
+}
+
+async fn providers(State(tracker): State<JobTracker>) -> Response {
+    let now = WallClock.now();
+    let states = tracker.provider_states().await.into_iter().map(|(provider, state)| {
+        let (state, wait) = match state {
+            ProviderState::Open => ("open", None),
+            ProviderState::Limited(wait) => ("limited", Some(wait)),
+            ProviderState::Paused(wait) => ("paused", Some(wait)),
+            ProviderState::Unknown => ("unknown", None),
+        };
+        let until = wait.map(|wait| (now + wait).to_string());
+        json!({"provider": provider, "state": state, "until": until})
+    });
+    Json(states.collect::<serde_json::Value>()).into_response()
 }
 
 async fn find(State(tracker): State<JobTracker>, Path(id): Path<String>) -> Response {
@@ -34,7 +52,7 @@ fn status_json(id: &str, seen: &JobStatus) -> serde_json::Value {
         "provider": seen.provider,
         "until": seen.until.map(|until| until.to_string()),
         "error": seen.error,
-        "attempt": seen.attempt,
+        "failed_attempts": seen.attempt,
         "deferrals": seen.deferrals,
     })
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod idle;
+pub(crate) mod page;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ impl RunningService {
         Self::spawn(config, &[], &[])
     }
 
-    fn spawn(config: &Path, environment: &[(&str, &Path)], arguments: &[&str]) -> Self {
+    /// Starts the service with an existing configuration file, environment variables and arguments.
+    pub(crate) fn spawn(config: &Path, environment: &[(&str, &Path)], arguments: &[&str]) -> Self {
         let mut child = sluicegate()
             .envs(environment.iter().copied())
             .args(["serve", "--config"])
@@ -94,7 +96,9 @@ impl RunningService {
                 match event["listener"].as_str() {
                     Some("http") => http = address,
                     Some("grpc") => grpc = address,
-                    _ => admin = address,
+                    Some("admin") => admin = address,
+                    // A gateway.
+                    _ => {}
                 }
             }
             log.lock().expect("the log").push(event);

@@ -7,7 +7,9 @@ use simulators::{Provider, Record};
 use sluicegate_core::Span;
 use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
 use sluicegate_testkit::limit_check::assert_limit;
-use sluicegate_testkit::{eventually_get, eventually_is};
+use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
+use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::RunningService;
 use crate::proof;
@@ -152,6 +154,36 @@ fn every_job_has_an_end_although_processes_are_killed() {
     every_job_has_a_result_or_a_dead_letter(&TestSetup::shared("killed"), 2_400, 2);
 }
 
+/// Workers ask for turns when a window has passed, and are stopped before the answers arrive. A worker
+/// that continues must not use such a turn: it belongs to a window that is over.
+#[test]
+fn workers_that_were_stopped_keep_the_limit_when_they_continue() {
+    const LIMIT: usize = 50;
+    const ROUNDS: usize = 3;
+    let window = Span::from_secs(2);
+    let round_trip = Duration::from_millis(200);
+    let setup = TestSetup::distant("stopped", round_trip);
+    setup.produce("p", 400);
+    let (url, record) = setup.provider(patient(5));
+    let config = config(&setup, &url, "50/2s").replace("delay: booked", "delay: 30s");
+    let workers = [(); 2].map(|()| setup.run("worker", &config));
+    let (_nobody, moment) = std::sync::mpsc::sync_channel::<()>(1);
+    for round in 1..=ROUNDS {
+        eventually(|| record.arrivals().len() >= round * LIMIT);
+        let _ = moment.recv_timeout(Duration::from(window) + round_trip / 2);
+        workers.iter().for_each(|worker| worker.signal("-STOP"));
+        let _ = moment.recv_timeout(Duration::from(window) + round_trip);
+        workers.iter().for_each(|worker| worker.signal("-CONT"));
+    }
+    let jobs = setup.jobs(400);
+    eventually_is(
+        || record.calls().into_iter().map(|call| call.job).collect::<BTreeSet<_>>(),
+        jobs,
+    );
+    eventually_is(|| workers.iter().map(|worker| worked(worker, "p", "done")).sum::<u64>(), 400);
+    prove(LIMIT, window, &workers.map(RunningService::stop), &record);
+}
+
 #[test]
 fn work_continues_after_a_broker_and_a_redis_come_back() {
     let setup = TestSetup::own("restarted");
@@ -175,6 +207,42 @@ fn work_continues_after_a_broker_and_a_redis_come_back() {
         if done == all { Ok(()) } else { Err(done.len()) }
     });
     assert_eq!(setup.dead("p") + setup.dead("raw"), 0);
+}
+
+/// A worker waited for the claim of a booking as long as the store was silent, whatever the outage
+/// policy.
+#[test]
+fn jobs_that_are_booked_go_by_the_outage_policy_when_the_store_falls_silent() {
+    let setup = TestSetup::alone("silent");
+    let redis = RedisServer::start(Version::System, &[]);
+    let network = FaultProxy::start(redis.port);
+    let (url, record) = setup.provider(patient(0));
+    let (port, name) = (network.port, &setup.name);
+    let config = format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 200ms, deadline: 500ms}}
+dispatch:
+  source: {name}-raw
+  prefetch: 20
+  delay: booked
+  outage: local
+  providers: {{p: {{queue: {name}-p, limit: 10/s}}}}
+workers:
+  - provider: p
+    limit: 10/s
+    outage: local
+    concurrency: 20
+    prefetch: 20
+    handler: {{http: {{url: '{url}/v1/analyze'}}}}
+"
+    );
+    let running = setup.run("dispatch,worker", &config);
+    setup.produce("raw", 60);
+    // All are booked, some are done.
+    eventually_is(|| setup.depth("raw").ready, 0);
+    eventually_get(|| (!record.calls().is_empty()).then_some(()).ok_or("no call"));
+    network.set(NetworkState::BlackHole);
+    eventually_is(|| worked(&running, "p", "done"), 60);
+    setup.each_was_called_once(60, &record);
 }
 
 #[test]

@@ -5,19 +5,12 @@
 //! Limits are checked by the store's times from the decision logs, and at the provider in windows
 //! that are shorter by the longest measured delay from the store to the provider.
 //!
-//! Not yet as strict as the requirements, because of the way work is paced:
+//! Two tests accept more than the requirements, because processes and servers are killed in them:
 //!
-//! | test | accepts | should accept |
+//! | test | accepts | because |
 //! |---|---|---|
-//! | `everything_succeeds_booked…`, on RabbitMQ and Redis | at most 20 of 1,000 requeues | none |
-//! | `every_job_has_an_end_although_processes_are_killed` | windows of 3 s at the provider; a killed process takes its last decisions with it | 4 s |
-//! | `every_repository_is_crawled…` | at most 40 rejected calls: those in flight when a pause begins | none |
-//!
-//! And because a RabbitMQ node is killed:
-//!
-//! | test | accepts | should accept |
-//! |---|---|---|
-//! | `work_continues_after_a_broker…` | every job is done; some are done more than once | only those that were in work |
+//! | `every_job_has_an_end_although_processes_are_killed` | windows of 3 s instead of 4 s at the provider | a killed process takes its last log lines with it, so the delay of its calls is not known; the store's own times are checked in full windows |
+//! | `work_continues_after_a_broker…` | some jobs are done more than once | the broker delivers again what it had not recorded as acknowledged |
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,6 +20,8 @@ mod proof;
 mod crawling;
 mod faults;
 mod grid;
+mod kills;
 mod scenarios;
 mod support;
 mod unsettled;
+mod why;

@@ -131,6 +131,20 @@ fn a_second_signal_returns_the_jobs_to_their_queue() {
     assert_eq!((depth.ready, depth.in_flight), (20, Some(0)));
 }
 
+#[test]
+fn draining_ends_after_its_timeout_and_returns_the_jobs() {
+    let setup = TestSetup::alone("undrained");
+    let (url, _) = setup.provider(patient(600_000));
+    let config = format!("server: {{drain_timeout: 1s}}\n{}", config(&setup, &url));
+    let config = format!("{}{config}", setup.config()).replace("visibility: 2s", "visibility: 1h");
+    let running = RunningService::start_only(&config, "worker");
+    setup.produce("p", 20);
+    eventually_is(|| running.metric("sluicegate_worker_busy{provider=\"p\"}"), 10);
+    running.stop();
+    let depth = setup.depth("p");
+    assert_eq!((depth.ready, depth.in_flight), (20, Some(0)));
+}
+
 /// RabbitMQ accepts larger messages than we send. Such a message was received 34 times per second.
 #[test]
 fn a_message_that_is_too_large_is_a_dead_letter_with_the_reason() {

@@ -188,6 +188,49 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
     }
 }
 
+/// A light caller on one replica does not wait behind the requests of a heavy caller on the others:
+/// `fair` holds across replicas. Counts the requests that the vendor gets meanwhile, so the speed of
+/// the machine does not matter.
+#[test]
+fn a_light_caller_goes_before_the_backlog_of_a_heavy_one_on_other_replicas() {
+    const LIGHT: &str = "the-token-of-the-light-caller";
+    const HEAVY_CALLERS: usize = 80;
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = DelayProxy::start(server.port, Duration::from_millis(10));
+    let vendor = Vendor::start();
+    let route = [&limit("25/s"), "wait: {max: 60s, order: fair, by: caller}"];
+    let config = distant_redis(proxy.port)
+        + &gateway(&vendor, &route)
+            .replace("tokens:\n", &format!("tokens:\n        light: {LIGHT}\n"));
+    let replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..HEAVY_CALLERS {
+            let (url, over) = (&replicas[number % 2].url, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let (status, _, code) = ask(url, TOKEN);
+                    assert_eq!(status, 200, "{code}");
+                }
+            });
+        }
+        // All of them wait, except for those whose turn it is.
+        let waiting = || replicas.iter().map(Replica::waiting).sum::<usize>();
+        eventually(|| waiting() >= HEAVY_CALLERS - 25);
+        for _ in 0..5 {
+            let before = vendor.arrivals().len();
+            assert_eq!(replicas[2].ask_with(LIGHT).0, 200);
+            let others = vendor.arrivals().len() - before - 1;
+            // First come, first served would let about eighty others go before.
+            assert!(others <= HEAVY_CALLERS / 2, "{others} others went before");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
+    prove("25/s", &logs, &vendor);
+}
+
 /// Returns the share of 25 requests per second that arrived between two instants.
 ///
 /// The limiter admits a whole window at a time, so a plain count would depend on where the interval

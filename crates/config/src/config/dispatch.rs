@@ -67,6 +67,11 @@ pub enum DelayMode {
     Booked,
 }
 
+impl DelayMode {
+    /// The fixed delay of a dispatcher whose configuration names none.
+    pub const FIXED: Span = Span::from_secs(30);
+}
+
 /// A provider that messages are sent to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provider {

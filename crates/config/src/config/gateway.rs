@@ -204,8 +204,8 @@ pub struct WaitOptions {
     /// Maximum number of requests that start together; later ones are spread evenly. Default: 1 if
     /// the shortest window of an exact limit is at most 10s, otherwise starts are not spread.
     pub burst: Option<u64>,
-    /// Fair order between tenants. Default: first in, first out.
-    pub fair: Option<FairOrder>,
+    /// Order in which waiting requests are served. Default: first in, first out.
+    pub order: WaitOrder,
 }
 
 impl WaitOptions {
@@ -232,15 +232,21 @@ impl WaitOptions {
     }
 }
 
-/// Fair order: the values of a dimension take turns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FairOrder {
-    /// Dimension whose values take turns.
-    pub by: String,
-    /// Number of requests per turn, by value. Default: 1.
-    pub weights: HashMap<String, u32>,
-    /// Priority by value; higher ones go first. Default: 0.
-    pub priorities: HashMap<String, u8>,
+/// The order in which waiting requests are served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WaitOrder {
+    /// First in, first out.
+    #[default]
+    Fifo,
+    /// Fair queueing: the values of a dimension take turns.
+    Fair {
+        /// The dimension; requests without it share one queue.
+        by: String,
+        /// Number of requests per turn, by value. Default: 1.
+        weights: HashMap<String, u32>,
+        /// Priority by value; higher ones go first. Default: 0.
+        priorities: HashMap<String, u8>,
+    },
 }
 
 /// Reaction to rate-limit information in the upstream's responses.

@@ -45,6 +45,9 @@ pub struct HttpOptions {
     /// Address, a template. Scheme and host are fixed, so that credentials go only to the configured
     /// server.
     pub url: Text,
+    /// Query parameters, added to those of the address. One whose value is empty is left out.
+    /// Default: none.
+    pub query: Vec<(String, Text)>,
     /// Additional header fields. Default: none.
     pub headers: Vec<(HeaderName, Text)>,
     /// Request body. Default: the message; nothing for GET and DELETE.
@@ -62,6 +65,12 @@ pub struct HttpOptions {
     pub retry: StatusRanges,
     /// Part of the response that is the result. Default: the whole body.
     pub result: ResultSource,
+    /// Place of the next page in a response, which becomes a further message. Default: none.
+    pub pages: Option<PageOptions>,
+    /// True if an unchanged response (304) is not processed again. Default: false.
+    pub conditional: bool,
+    /// Members of the JSON response that contain what the call took. Default: none.
+    pub usage: UsagePaths,
     /// Maximum size of the response. Default: 10MB.
     pub response_limit: ByteSize,
     /// Timeout for opening a connection. Default: 5s.
@@ -78,6 +87,7 @@ impl HttpOptions {
         Self {
             method: Method::POST,
             url,
+            query: Vec::new(),
             headers: Vec::new(),
             content: RequestBody::Message,
             credentials: None,
@@ -86,12 +96,44 @@ impl HttpOptions {
             condition: None,
             retry: Vec::new(),
             result: ResultSource::Whole,
+            pages: None,
+            conditional: false,
+            usage: UsagePaths::default(),
             response_limit: ByteSize(10 << 20),
             connect_timeout: Span::from_secs(5),
             http2: false,
             ca: None,
         }
     }
+}
+
+/// The way to the next page of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageOptions {
+    /// Place of the next page in a response.
+    pub next: NextPage,
+    /// Member of the message that names the page. Default: the parameter of the link.
+    pub field: String,
+}
+
+/// The place of the next page in a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextPage {
+    /// This query parameter of the address in `Link: rel="next"`.
+    Link(String),
+    /// This member of the JSON body.
+    Cursor(JsonPath),
+}
+
+/// The members of a JSON response that contain what a call took. Default: none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsagePaths {
+    /// Input tokens.
+    pub input_tokens: Option<JsonPath>,
+    /// Output tokens.
+    pub output_tokens: Option<JsonPath>,
+    /// Dollars.
+    pub usd: Option<JsonPath>,
 }
 
 /// The body of a request.

@@ -22,16 +22,16 @@ pub use dispatch::{DelayMode, Dispatch, Provider, Strategy, WorkerOptions};
 pub use envoy::{EnvoyClosedReply, EnvoyOptions};
 pub(crate) use gateway::route_key;
 pub use gateway::{
-    CALLER, Credentials, FairOrder, GatewayOptions, HeaderDimension, LearnOptions, Login,
-    PathPattern, ROUTE, RouteOptions, SecretSource, UpstreamUrl, WaitOptions,
+    CALLER, Credentials, GatewayOptions, HeaderDimension, LearnOptions, Login, PathPattern, ROUTE,
+    RouteOptions, SecretSource, UpstreamUrl, WaitOptions, WaitOrder,
 };
 pub use handler::{
-    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HandlerOptions, HttpOptions, RequestBody,
-    ResponseCondition, ResultSource, StatusRanges, Work,
+    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HandlerOptions, HttpOptions, NextPage,
+    PageOptions, RequestBody, ResponseCondition, ResultSource, StatusRanges, UsagePaths, Work,
 };
 pub use listen::{Address, Listener, ListenerTls, Listeners};
 pub use prices::Prices;
-pub use queue::{QueueBroker, QueueOptions};
+pub use queue::{PubSubOptions, QueueApiOptions, QueueBroker, QueueOptions, ServiceBusLogin};
 pub use service::{
     ByteSize, DecisionSampling, LogFormat, LogLevel, LogOptions, MetricsOptions, SampleRate,
     ServerOptions,
@@ -110,5 +110,15 @@ impl Config {
     /// Returns the compiled rules.
     pub const fn ruleset(&self) -> &Ruleset {
         &self.ruleset
+    }
+
+    /// Returns the rules that apply: none if limits are disabled.
+    pub fn active_ruleset(&self) -> Ruleset {
+        if self.enabled {
+            return self.ruleset.clone();
+        }
+        let settings =
+            Settings { required: Vec::new(), needs: Vec::new(), ..self.settings().clone() };
+        Ruleset::new(Vec::new(), settings).expect("an empty ruleset is valid")
     }
 }

@@ -21,6 +21,9 @@ pub struct ServerOptions {
     pub body_limit: ByteSize,
     /// Maximum time for requests in progress after the process was asked to stop. Default: 10s.
     pub shutdown_grace: Span,
+    /// Maximum time for jobs in progress after the process was asked to stop. Default: the longest
+    /// `timeout` of its workers and `shutdown_grace`.
+    pub drain_timeout: Option<Span>,
 }
 
 impl Default for ServerOptions {
@@ -30,6 +33,7 @@ impl Default for ServerOptions {
             header_timeout: Span::from_secs(5),
             body_limit: ByteSize(64 << 10),
             shutdown_grace: Span::from_secs(10),
+            drain_timeout: None,
         }
     }
 }

@@ -80,6 +80,9 @@ pub struct RedisStore {
     pub key_prefix: String,
     /// Reaction to a server that has lost its data. Default: continue.
     pub on_loss: DataLossPolicy,
+    /// Minimum lifetime of a counter in Redis after its last use. Default: 0; every counter lives for
+    /// two of its windows.
+    pub ttl_min: Span,
 }
 
 impl RedisStore {
@@ -89,6 +92,27 @@ impl RedisStore {
     /// Returns the server that is used if the file names none.
     pub(crate) fn default_server() -> RedisEndpoint {
         RedisEndpoint::at("127.0.0.1", 6_379)
+    }
+
+    /// Creates the store. It connects in the background, on the current Tokio runtime, and
+    /// reconnects when needed.
+    #[cfg(feature = "redis")]
+    pub fn open(&self, workload: RedisWorkload) -> sluicegate_store::Redis {
+        use sluicegate_store::redis::{Options, Redis, RetryPolicy};
+        let timeouts = self.timeouts(workload);
+        Redis::new(Options {
+            topology: self.topology.clone(),
+            key_prefix: self.key_prefix.clone(),
+            retry: RetryPolicy {
+                timeout: timeouts.timeout.into(),
+                retries: self.retries,
+                deadline: timeouts.deadline.into(),
+            },
+            deny_cache: self.deny_cache.into(),
+            connections_max: self.connections_max.map(|most| most as usize),
+            on_loss: self.on_loss,
+            ttl_min: self.ttl_min.into(),
+        })
     }
 
     /// Returns the timeouts for a process with this workload.
@@ -137,6 +161,7 @@ impl Default for RedisStore {
             deny_cache: Self::DENY_CACHE_MAX,
             key_prefix: "sg:".to_owned(),
             on_loss: DataLossPolicy::default(),
+            ttl_min: Span::ZERO,
         }
     }
 }

@@ -143,13 +143,17 @@ impl fmt::Debug for Scalar {
 /// Returns true if a text looks like an address with a password in it.
 fn has_credentials(text: &str) -> bool {
     let url = text.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
-    url || text.to_ascii_lowercase().contains("password=")
+    let lower = text.to_ascii_lowercase();
+    url || ["password=", "sharedaccesskey=", "sharedaccesssignature="]
+        .iter()
+        .any(|word| lower.contains(word))
 }
 
 /// Returns true if the name of a key, or a line with a key in it, suggests a secret.
 fn announces_secret(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    let words = ["password", "passwd", "secret", "token", "credential", "api_key"];
+    let words =
+        ["password", "passwd", "secret", "token", "credential", "api_key", "connection_string"];
     words.iter().any(|word| text.contains(word))
 }
 
@@ -168,7 +172,12 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        for text in ["redis://:pw@host", "host:6380,password=pw,ssl=True", "a://b:c@d"] {
+        for text in [
+            "redis://:pw@host",
+            "host:6380,password=pw,ssl=True",
+            "a://b:c@d",
+            "Endpoint=sb://h;SharedAccessKey=k",
+        ] {
             assert_eq!(Scalar::new(text.to_owned(), true).redacted(), "…");
         }
         assert_eq!(Scalar::new("redis://host".to_owned(), true).redacted(), "redis://host");

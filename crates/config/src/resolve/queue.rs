@@ -1,50 +1,125 @@
 //! Reads `queue`: the broker of the job queues.
 
 use sluicegate_core::Span;
+use sluicegate_core::rule::Pattern;
 use url::Url;
 
 use super::item::{Fields, Item};
 use super::scalar;
-use crate::config::{QueueBroker, QueueOptions, Secret};
+use crate::config::{
+    PubSubOptions, QueueApiOptions, QueueBroker, QueueOptions, Secret, ServiceBusLogin,
+};
 use crate::raw::Value;
 use crate::report::Report;
 
-const ALL: [&str; 5] = ["kind", "visibility", "job_id", "type", "dead_letter"];
+const ALL: [&str; 10] = [
+    "kind",
+    "visibility",
+    "job_id",
+    "type",
+    "dead_letter",
+    "priorities",
+    "size_max",
+    "age_max",
+    "deduplication",
+    "api",
+];
+const API: [&str; 3] = ["queues", "leases_max", "body_limit"];
 const EMBEDDED: [&str; 1] = ["path"];
-const RABBITMQ: [&str; 3] = ["url", "queue_type", "priorities"];
+const RABBITMQ: [&str; 2] = ["url", "queue_type"];
+const SERVICEBUS: [&str; 4] = ["connection_string", "namespace", "transport", "admin_url"];
 const SQS: [&str; 2] = ["endpoint", "region"];
-/// Maximum lease: SQS allows no more than 12 hours.
+const PUBSUB: [&str; 6] =
+    ["project", "endpoint", "credentials", "subscription_suffix", "ordering", "exactly_once"];
+/// Dead-letter subqueue of each queue of Service Bus.
+const SUBQUEUE: &str = "/$DeadLetterQueue";
+/// Maximum lease: SQS allows no more than 12 hours, and Pub/Sub 10 minutes.
 const VISIBILITY_MAX: Span = Span::from_secs(43_200);
+const PUBSUB_VISIBILITY_MAX: Span = Span::from_secs(600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueKind {
     Embedded,
     RabbitMq,
+    ServiceBus,
     Sqs,
+    PubSub,
 }
 
-const KINDS: [(&str, QueueKind, &[&str]); 3] = [
+const KINDS: [(&str, QueueKind, &[&str]); 5] = [
     ("embedded", QueueKind::Embedded, &EMBEDDED),
     ("rabbitmq", QueueKind::RabbitMq, &RABBITMQ),
     ("sqs", QueueKind::Sqs, &SQS),
+    ("pubsub", QueueKind::PubSub, &PUBSUB),
+    ("servicebus", QueueKind::ServiceBus, &SERVICEBUS),
 ];
 
 /// Reads the section `queue`.
 pub(super) fn queue(item: Item<'_>, report: &mut Report) -> QueueOptions {
-    let known: Vec<_> = ALL.into_iter().chain(EMBEDDED).chain(RABBITMQ).chain(SQS).collect();
+    let of_kinds = KINDS.iter().flat_map(|(_, _, keys)| keys.iter().copied());
+    let known: Vec<_> = ALL.into_iter().chain(of_kinds).collect();
     let default = QueueOptions::default();
     let Some(fields) = Fields::open(item, &known, report) else { return default };
     let type_field = match fields.get("type") {
         Some(item) => scalar::text(&item, report),
         None => default.type_field,
     };
+    let broker = broker(&fields, report);
+    if let Some(item) = fields.get("dead_letter")
+        && let Some(other) = &broker
+        && !matches!(other, QueueBroker::ServiceBus { .. })
+        && matches!(&item.node.value, Value::Scalar(scalar) if scalar.text().starts_with('/'))
+    {
+        let remedy = "write the name of a queue";
+        item.fail(report, "only queues of kind: servicebus have a dead-letter subqueue", remedy);
+    }
+    let broker = broker.unwrap_or_default();
+    let max = match broker {
+        QueueBroker::PubSub(_) => PUBSUB_VISIBILITY_MAX,
+        _ => VISIBILITY_MAX,
+    };
     QueueOptions {
-        broker: broker(&fields, report).unwrap_or_default(),
-        visibility: fields.read("visibility", default.visibility, report, visibility),
+        priorities: fields.read("priorities", default.priorities, report, scalar::boolean),
+        size_max: fields.read_some("size_max", report, scalar::size),
+        age_max: fields.read_some("age_max", report, age_max),
+        deduplication: deduplication(&fields, &broker, report),
+        broker,
+        visibility: fields.read("visibility", default.visibility, report, |item, report| {
+            visibility(item, report, max)
+        }),
         job_id: fields.read_some("job_id", report, scalar::text),
         type_field,
-        dead_letter: fields.read_some("dead_letter", report, scalar::text),
+        dead_letter: fields.read_some("dead_letter", report, dead_letter),
+        api: fields.get("api").map(|item| api(item, report)).unwrap_or_default(),
     }
+}
+
+/// Reads `queue.api`.
+fn api(item: Item<'_>, report: &mut Report) -> QueueApiOptions {
+    let default = QueueApiOptions::default();
+    let Some(fields) = Fields::open(item, &API, report) else { return default };
+    QueueApiOptions {
+        queues: fields.read_some("queues", report, |item, report| {
+            let names = item.list(report, "write a list of queues, such as [jobs, crawl-*]")?;
+            let names = names.iter().map(|item| scalar::text(item, report));
+            Some(names.collect::<Option<Vec<_>>>()?.into_iter().map(Pattern::from_text).collect())
+        }),
+        leases_max: fields.read("leases_max", default.leases_max, report, |item, report| {
+            scalar::count(item, report, 1..=1_000_000)
+        }),
+        body_limit: fields.read("body_limit", default.body_limit, report, scalar::size),
+    }
+}
+
+/// Reads the name of the dead-letter queue, or of the subqueue that each queue of Service Bus has.
+fn dead_letter(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let name = scalar::text(item, report)?;
+    if name.starts_with('/') && !name.eq_ignore_ascii_case(SUBQUEUE) {
+        let remedy = format!("write the name of a queue, or {SUBQUEUE} with kind: servicebus");
+        item.fail(report, "not the name of a queue", &remedy);
+        return None;
+    }
+    Some(name)
 }
 
 fn broker(fields: &Fields<'_>, report: &mut Report) -> Option<QueueBroker> {
@@ -70,18 +145,34 @@ fn broker(fields: &Fields<'_>, report: &mut Report) -> Option<QueueBroker> {
             quorum: fields.read("queue_type", false, report, |item, report| {
                 scalar::word(item, report, &[("classic", false), ("quorum", true)])
             }),
-            priorities: fields.read("priorities", false, report, scalar::boolean),
+        },
+        QueueKind::ServiceBus => QueueBroker::ServiceBus {
+            login: login(fields, report)?,
+            websockets: fields.read("transport", false, report, |item, report| {
+                scalar::word(item, report, &[("amqp", false), ("websockets", true)])
+            }),
+            admin_url: fields.read_some("admin_url", report, endpoint),
         },
         QueueKind::Sqs => QueueBroker::Sqs {
             endpoint: fields.read_some("endpoint", report, endpoint),
             region: fields.read_some("region", report, scalar::text),
         },
+        QueueKind::PubSub => QueueBroker::PubSub(PubSubOptions {
+            project: fields.read_some("project", report, scalar::text),
+            endpoint: fields.read_some("endpoint", report, endpoint),
+            credentials: fields.read_some("credentials", report, scalar::path),
+            subscription_suffix: fields
+                .read_some("subscription_suffix", report, scalar::text)
+                .unwrap_or_default(),
+            ordering: fields.read("ordering", false, report, scalar::boolean),
+            exactly_once: fields.read("exactly_once", false, report, scalar::boolean),
+        }),
     })
 }
 
 /// Reads the kind. The message always lists all kinds, instead of suggesting the nearest one.
 fn kind(item: &Item<'_>, report: &mut Report) -> Option<QueueKind> {
-    let known = "write embedded, rabbitmq or sqs";
+    let known = "write embedded, rabbitmq, sqs, pubsub or servicebus";
     let scalar = item.scalar(report, known)?;
     let found = KINDS.iter().find(|(word, ..)| *word == scalar.text());
     if found.is_none() {
@@ -92,26 +183,47 @@ fn kind(item: &Item<'_>, report: &mut Report) -> Option<QueueKind> {
 
 /// Reports options of other kinds, which would have no effect.
 fn refuse_others(fields: &Fields<'_>, chosen: QueueKind, report: &mut Report) {
-    let this = KINDS.iter().find(|(_, kind, _)| *kind == chosen).map_or("", |(word, ..)| word);
-    for (other, _, keys) in KINDS.iter().filter(|(_, kind, _)| *kind != chosen) {
-        for item in keys.iter().filter_map(|key| fields.get(key)) {
-            let message = format!(
-                "only queues of kind: {other} have this option, and this queue is kind: {this}"
-            );
-            item.fail(report, message, "remove it, or change kind");
-        }
+    let Some((this, _, own)) = KINDS.iter().find(|(_, kind, _)| *kind == chosen) else { return };
+    let mut others: Vec<_> = KINDS.iter().flat_map(|(_, _, keys)| keys.iter()).collect();
+    others.sort_unstable();
+    others.dedup();
+    for key in others.into_iter().filter(|key| !own.contains(key)) {
+        let Some(item) = fields.get(key) else { continue };
+        let owners = KINDS.iter().filter(|(_, _, keys)| keys.contains(key));
+        let owners: Vec<_> = owners.map(|(word, ..)| *word).collect();
+        let message = format!(
+            "only queues of kind: {} have this option, and this queue is kind: {this}",
+            owners.join(" or ")
+        );
+        item.fail(report, message, "remove it, or change kind");
     }
 }
 
-fn visibility(item: &Item<'_>, report: &mut Report) -> Option<Span> {
-    let remedy = "write at least 1s";
-    let span = scalar::span_from(item, report, Span::from_secs(1), remedy)?;
-    if span > VISIBILITY_MAX {
+fn age_max(item: &Item<'_>, report: &mut Report) -> Option<Span> {
+    scalar::span_from(item, report, Span::from_secs(1), "write at least 1s")
+}
+
+/// Reads the deduplication window. Only a broker that remembers jobs has one.
+fn deduplication(fields: &Fields<'_>, broker: &QueueBroker, report: &mut Report) -> Span {
+    let Some(item) = fields.get("deduplication") else { return Span::ZERO };
+    let Some(window) = scalar::span(&item, report) else { return Span::ZERO };
+    if window > Span::ZERO && !matches!(broker, QueueBroker::Embedded { .. }) {
         item.fail(
             report,
-            "more than 12h",
-            "write at most 12h; a worker extends the lease while it works",
+            "only the embedded queue remembers the jobs that were sent",
+            "remove it: handlers get the job id as an idempotency key",
         );
+        return Span::ZERO;
+    }
+    window
+}
+
+fn visibility(item: &Item<'_>, report: &mut Report, max: Span) -> Option<Span> {
+    let remedy = "write at least 1s";
+    let span = scalar::span_from(item, report, Span::from_secs(1), remedy)?;
+    if span > max {
+        let remedy = format!("write at most {max}; a worker extends the lease while it works");
+        item.fail(report, format!("more than {max}"), &remedy);
         return None;
     }
     Some(span)
@@ -129,6 +241,52 @@ fn amqp(item: &Item<'_>, report: &mut Report) -> Option<Secret> {
             None
         }
     }
+}
+
+/// Reads the namespace and the identity, one of the two.
+fn login(fields: &Fields<'_>, report: &mut Report) -> Option<ServiceBusLogin> {
+    let namespace = fields.read_some("namespace", report, namespace);
+    let connection_string = fields.read_some("connection_string", report, connection_string);
+    let (named, given) = (fields.get("namespace"), fields.get("connection_string"));
+    match (named, given) {
+        (Some(_), Some(given)) => {
+            let remedy = "remove one of them: namespace logs in with an Entra identity";
+            given.fail(report, "queue.namespace is set, too", remedy);
+            None
+        }
+        (Some(_), None) => namespace.map(ServiceBusLogin::Namespace),
+        (None, Some(_)) => connection_string.map(ServiceBusLogin::ConnectionString),
+        (None, None) => {
+            let remedy = "write connection_string, or namespace for an Entra identity";
+            report.error(&fields.location(), "Service Bus needs a namespace", remedy);
+            None
+        }
+    }
+}
+
+/// Reads the name of a namespace, with or without its domain.
+fn namespace(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let form = "write the host name, such as orders.servicebus.windows.net";
+    let text = item.scalar(report, form)?.text();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    if !text.is_empty() && text.chars().all(allowed) {
+        return Some(text.to_owned());
+    }
+    item.fail(report, "not a namespace of Service Bus", form);
+    None
+}
+
+/// Reads a connection string. No message repeats it, because it contains a key.
+fn connection_string(item: &Item<'_>, report: &mut Report) -> Option<Secret> {
+    let form = "write Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;\
+                SharedAccessKey=KEY";
+    let text = item.scalar(report, form)?.text();
+    let lower = text.to_ascii_lowercase();
+    if lower.contains("endpoint=sb://") && lower.contains("sharedaccess") {
+        return Some(Secret::new(text));
+    }
+    item.fail(report, "not a connection string of Service Bus", form);
+    None
 }
 
 fn endpoint(item: &Item<'_>, report: &mut Report) -> Option<String> {

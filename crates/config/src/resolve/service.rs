@@ -13,7 +13,8 @@ use crate::report::Report;
 /// Reads the section `server`.
 pub(super) fn server(item: Item<'_>, report: &mut Report) -> ServerOptions {
     let default = ServerOptions::default();
-    let known = ["connections_max", "header_timeout", "body_limit", "shutdown_grace"];
+    let known =
+        ["connections_max", "header_timeout", "body_limit", "shutdown_grace", "drain_timeout"];
     let Some(fields) = Fields::open(item, &known, report) else { return default };
     let connections =
         |item: &Item<'_>, report: &mut Report| scalar::count(item, report, 1..=1_000_000);
@@ -31,6 +32,7 @@ pub(super) fn server(item: Item<'_>, report: &mut Report) -> ServerOptions {
         header_timeout: fields.read("header_timeout", default.header_timeout, report, timeout),
         body_limit: fields.read("body_limit", default.body_limit, report, scalar::size),
         shutdown_grace: fields.read("shutdown_grace", default.shutdown_grace, report, scalar::span),
+        drain_timeout: fields.read_some("drain_timeout", report, scalar::span),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::raw::Value;
 use crate::report::Report;
 
 const MEMORY: [&str; 4] = ["keys_max", "records_max", "snapshot", "overrides"];
-const REDIS: [&str; 12] = [
+const REDIS: [&str; 13] = [
     "url",
     "cluster",
     "sentinel",
@@ -27,6 +27,7 @@ const REDIS: [&str; 12] = [
     "deny_cache",
     "key_prefix",
     "on_loss",
+    "ttl_min",
 ];
 /// Minimum time between two attempts.
 const BACKOFF_MIN: Span = Span::from_millis(5);
@@ -135,6 +136,7 @@ fn redis_store(fields: &Fields<'_>, jobs: bool, report: &mut Report) -> RedisSto
         on_loss: fields.read("on_loss", default.on_loss, report, |item, report| {
             scalar::word(item, report, &DataLossPolicy::ALL)
         }),
+        ttl_min: fields.read("ttl_min", default.ttl_min, report, scalar::span),
     };
     check_deadline(fields, &store, jobs, report);
     check_connections(fields, &store, report);

@@ -29,6 +29,7 @@ const MAPS: &[&str] = &[
     r#"limits: [{name: g, rules: [{name: R, limit: 1/s, zzzz: 1}]}]"#,
     r#"prices: {default: {zzzz: 1}}"#,
     r#"queue: {zzzz: 1}"#,
+    r#"queue: {api: {zzzz: 1}}"#,
     r#"dispatch: {source: raw, providers: {p: {limit: 1/s}}, zzzz: 1}"#,
     r#"dispatch: {source: raw, providers: {p: {limit: 1/s, zzzz: 1}}}"#,
     r#"dispatch: {source: raw, providers: {p: {limit: 1/s, estimate: {zzzz: 1}}}}"#,
@@ -37,6 +38,8 @@ const MAPS: &[&str] = &[
     r#"workers: [{provider: p, queue: q, handler: {zzzz: 1}}]"#,
     r#"workers: [{provider: p, queue: q, handler: {command: [cat], emit: [{queue: x, zzzz: 1}]}}]"#,
     r#"workers: [{provider: p, queue: q, handler: {http: {url: "http://a", zzzz: 1}}}]"#,
+    r#"workers: [{provider: p, queue: q, handler: {http: {url: "http://a", pages: {link: p, zzzz: 1}}}}]"#,
+    r#"workers: [{provider: p, queue: q, handler: {http: {url: "http://a", usage: {zzzz: 1}}}}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", zzzz: 1}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", auth: {zzzz: 1}}]"#,
     r#"gateways: [{name: g, listen: "127.0.0.1:1", dimensions: {a: {zzzz: 1}}}]"#,
@@ -49,8 +52,8 @@ const MAPS: &[&str] = &[
 
 /// Keys whose value is a map or a list of maps: the options in it have rows, and the key itself has
 /// a section.
-const SECTIONS: [&str; 7] =
-    ["command", "emit", "handler", "preset", "providers", "routes", "rules"];
+const SECTIONS: [&str; 8] =
+    ["api", "command", "emit", "handler", "preset", "providers", "routes", "rules"];
 
 /// The pages, and the cells that a row of an option fills at least: option, type, default, example.
 const PAGES: [&str; 2] = [

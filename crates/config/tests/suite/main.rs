@@ -6,4 +6,5 @@ mod envoy;
 mod files;
 mod golden;
 mod secrets;
+mod two_tier;
 mod values;

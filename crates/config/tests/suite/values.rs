@@ -253,6 +253,7 @@ fn every_option_arrives() {
     assert_eq!(config.server.connections_max, 2_000);
     assert_eq!(config.server.body_limit.0, 1 << 20);
     assert_eq!(config.server.shutdown_grace, Span::from_secs(30));
+    assert_eq!(config.server.drain_timeout, Some(Span::from_secs(25)));
 }
 
 #[test]

@@ -207,6 +207,17 @@ impl Limit {
         }
     }
 
+    /// Returns the amount per window that it admits for long: of a bucket what is refilled.
+    pub const fn rate(&self) -> u64 {
+        match self {
+            Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => {
+                rate.amount.get()
+            }
+            Self::Calendar { amount, .. } | Self::Concurrent(amount) => amount.get(),
+            Self::Banned { .. } => 0,
+        }
+    }
+
     /// Returns the length of its window: of a calendar period the longest possible, of concurrency
     /// and a ban zero.
     pub fn window(&self) -> Span {

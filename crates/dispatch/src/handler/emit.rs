@@ -68,12 +68,14 @@ impl EmittingHandler {
 impl Handler for EmittingHandler {
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         Box::pin(async move {
-            let HandlerResult { outcome, rate_limit_info } = self.handler.handle(job).await;
-            let outcome = outcome.and_then(|mut done| {
-                done.follow_ups.extend(self.follow_ups(job, &done)?);
+            let handled = self.handler.handle(job).await;
+            let outcome = handled.outcome.and_then(|mut done| {
+                if !done.unchanged {
+                    done.follow_ups.extend(self.follow_ups(job, &done)?);
+                }
                 Ok(done)
             });
-            HandlerResult { outcome, rate_limit_info }
+            HandlerResult { outcome, ..handled }
         })
     }
 }
@@ -104,6 +106,10 @@ impl ValueSource for ResultScope<'_> {
             Root::Item => self.item,
             Root::Message | Root::Job => self.facts.value(root),
         }
+    }
+
+    fn missing_because(&self, root: Root) -> &'static str {
+        self.facts.missing_because(root)
     }
 }
 

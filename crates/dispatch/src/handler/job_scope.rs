@@ -3,7 +3,9 @@
 
 use std::sync::OnceLock;
 
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use sluicegate_queue::without_byte_order_mark;
 use sluicegate_template::{Root, ValueSource};
 
 use super::Job;
@@ -30,7 +32,16 @@ impl<'j> JobScope<'j> {
 
     /// Returns the message, if it is JSON.
     pub(super) fn body(&self) -> Option<&Value> {
-        self.body.get_or_init(|| serde_json::from_slice(&self.job.message.body).ok()).as_ref()
+        self.body.get_or_init(|| serde_json::from_slice(self.json()).ok()).as_ref()
+    }
+
+    /// Returns true if the message is JSON, of any depth.
+    pub(super) fn is_json(&self) -> bool {
+        serde_json::from_slice::<IgnoredAny>(self.json()).is_ok()
+    }
+
+    fn json(&self) -> &[u8] {
+        without_byte_order_mark(&self.job.message.body)
     }
 }
 
@@ -40,6 +51,15 @@ impl ValueSource for JobScope<'_> {
             Root::Message => self.body(),
             Root::Job => Some(&self.about),
             Root::Result | Root::Item => None,
+        }
+    }
+
+    fn missing_because(&self, root: Root) -> &'static str {
+        match root {
+            Root::Message if self.is_json() => {
+                "is nested too deeply: at most 127 levels can be read"
+            }
+            _ => "is not JSON",
         }
     }
 }

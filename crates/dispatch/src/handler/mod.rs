@@ -15,9 +15,10 @@ pub use http::{HttpError, HttpHandler};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 pub use sluicegate_config::{
-    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HttpOptions, RequestBody,
-    ResponseCondition, ResultSource,
+    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HttpOptions, NextPage, PageOptions,
+    RequestBody, ResponseCondition, ResultSource, UsagePaths,
 };
+use sluicegate_core::query::Cost;
 use sluicegate_queue::Message;
 
 /// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,
@@ -50,6 +51,24 @@ pub struct HandlerResult {
     pub outcome: Result<JobSuccess, JobFailure>,
     /// Rate limit information in the provider's response.
     pub rate_limit_info: Option<RateLimitInfo>,
+    /// Tokens and money that the call took, if the provider's response contains them.
+    pub usage: Option<CallUsage>,
+}
+
+impl HandlerResult {
+    /// Creates the result of work that is done.
+    pub const fn done(done: JobSuccess) -> Self {
+        Self { outcome: Ok(done), rate_limit_info: None, usage: None }
+    }
+}
+
+/// The tokens and the money that a call took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallUsage {
+    /// Tokens and money, as far as they are known.
+    pub cost: Cost,
+    /// Model, whose prices apply if the money is not known.
+    pub model: Option<String>,
 }
 
 /// The outcome of a job that is done.
@@ -59,6 +78,10 @@ pub struct JobSuccess {
     pub result: Option<Output>,
     /// Follow-up messages and the names of their queues.
     pub follow_ups: Vec<(String, Message)>,
+    /// Message for the next page of the response, in the queue of the job.
+    pub next_page: Option<Message>,
+    /// True if the provider's response is the same as before, so that there is nothing to send.
+    pub unchanged: bool,
 }
 
 /// The result of a job.
@@ -77,6 +100,8 @@ pub struct JobFailure {
     pub kind: FailureKind,
     /// Error message.
     pub message: String,
+    /// Causes of the failure: each is the cause of the one before.
+    pub causes: Vec<String>,
     /// Beginning of the provider's response.
     pub response: Option<String>,
 }
@@ -84,19 +109,45 @@ pub struct JobFailure {
 impl JobFailure {
     /// Creates a failure that may succeed at the next attempt.
     pub fn transient(message: impl Into<String>) -> Self {
-        Self { kind: FailureKind::Transient, message: message.into(), response: None }
+        let (kind, causes) = (FailureKind::Transient, Vec::new());
+        Self { kind, message: message.into(), causes, response: None }
     }
 
     /// Creates a failure that will never succeed.
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { kind: FailureKind::Permanent, ..Self::transient(message) }
     }
+
+    /// Adds an error and all its sources as causes.
+    #[must_use]
+    pub fn caused_by(mut self, error: &(dyn std::error::Error + 'static)) -> Self {
+        let sources = std::iter::successors(Some(error), |error| error.source());
+        self.causes.extend(sources.map(ToString::to_string));
+        self
+    }
+
+    /// Returns the chain of causes, one per line, for the dead letter.
+    pub(crate) fn stack(&self) -> String {
+        stack(&self.message, &self.causes)
+    }
+}
+
+/// Formats an error and its causes, one per line. A cause that only repeats the one before is left
+/// out.
+pub(crate) fn stack(message: &str, causes: &[String]) -> String {
+    let mut lines = vec![message];
+    for cause in causes.iter().map(String::as_str) {
+        if lines.last() != Some(&cause) {
+            lines.push(cause);
+        }
+    }
+    lines.join("\n  caused by: ")
 }
 
 /// A failure without a response of the provider.
 impl From<JobFailure> for HandlerResult {
     fn from(failure: JobFailure) -> Self {
-        Self { outcome: Err(failure), rate_limit_info: None }
+        Self { outcome: Err(failure), rate_limit_info: None, usage: None }
     }
 }
 

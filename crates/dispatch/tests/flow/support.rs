@@ -291,16 +291,18 @@ impl<F: Fn(&Job, usize) -> HandlerResult + Send + Sync> Handler for Provider<F> 
 pub(crate) fn done() -> HandlerResult {
     let result = Output { body: "{\"ok\":true}".into(), content_type: None };
     HandlerResult {
-        outcome: Ok(JobSuccess { result: Some(result), follow_ups: Vec::new() }),
+        outcome: Ok(JobSuccess { result: Some(result), ..JobSuccess::default() }),
         rate_limit_info: None,
+        usage: None,
     }
 }
 
 pub(crate) fn failed(kind: FailureKind, message: &str) -> HandlerResult {
     let response = Some("<html>no</html>".to_owned());
     HandlerResult {
-        outcome: Err(JobFailure { kind, message: message.to_owned(), response }),
+        outcome: Err(JobFailure { kind, response, ..JobFailure::transient(message) }),
         rate_limit_info: None,
+        usage: None,
     }
 }
 

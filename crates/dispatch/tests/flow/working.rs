@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_core::Span;
-use sluicegate_dispatch::handler::{FailureKind, Output};
+use sluicegate_core::query::Cost;
+use sluicegate_dispatch::handler::{CallUsage, FailureKind, Output};
 use sluicegate_dispatch::{
     DelayMode, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
 };
@@ -241,8 +242,8 @@ async fn follow_up_messages_are_sent_before_the_job_is_acknowledged() {
             let id = JobId::try_from(format!("{}.{n}", job.key())).expect("a job id");
             ("further".to_owned(), Message::of_job(id, "{}").of_kind("crawl_repo"))
         });
-        let outcome = Ok(JobSuccess { result: None, follow_ups: follow_ups.collect() });
-        HandlerResult { outcome, rate_limit_info: None }
+        let outcome = Ok(JobSuccess { follow_ups: follow_ups.collect(), ..JobSuccess::default() });
+        HandlerResult { outcome, rate_limit_info: None, usage: None }
     });
     bench.produce("p", numbered, 5).await;
     bench.work(worker_of("p"), provider).await;
@@ -318,8 +319,8 @@ async fn a_result_that_is_too_large_is_a_dead_letter_after_one_call() {
     let provider = Provider::new(|_, _| {
         let body = vec![b'x'; 17 << 20].into();
         let result = Some(Output { body, content_type: None });
-        let outcome = Ok(JobSuccess { result, follow_ups: Vec::new() });
-        HandlerResult { outcome, rate_limit_info: None }
+        let outcome = Ok(JobSuccess { result, ..JobSuccess::default() });
+        HandlerResult { outcome, rate_limit_info: None, usage: None }
     });
     bench.produce("p", numbered, 1).await;
     bench.work(worker_of("p"), provider.clone()).await;
@@ -340,5 +341,60 @@ async fn a_result_that_is_too_large_is_a_dead_letter_after_one_call() {
     let expected = "the job is done, but results can't take its result: the message has 17";
     assert!(errors[0].starts_with(expected), "{errors:?}");
     assert_eq!(provider.calls().len(), 1);
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_may_have_its_own_maximum_of_attempts() {
+    let mut bench = FlowBench::new(&[]);
+    let provider = Provider::new(|_, _| failed(FailureKind::Transient, "HTTP 500"));
+    let queue = bench.queue("p").await;
+    for (job, max_attempts) in [("one", Some(1)), ("four", Some(4)), ("as the worker", None)] {
+        let mut message = Message::of_job(JobId::try_from(job.to_owned()).expect("an id"), "{}");
+        message.meta.max_attempts = max_attempts;
+        queue.send(message).await.expect("sent");
+    }
+    let options = worker::Options { attempts: 2, ..worker_of("p") };
+    bench.work(options, provider.clone()).await;
+    eventually_ok(async || {
+        let dead = queue.dead_depth().await.expect("a depth").ready;
+        (dead == 3).then_some(()).ok_or(dead)
+    })
+    .await;
+    let times = provider.times();
+    assert_eq!((times["one"], times["four"], times["as the worker"]), (1, 4, 2));
+    bench.finish().await;
+}
+
+/// Each job is estimated at 1,000 tokens, so that only two would fit into an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_estimate_is_settled_with_the_tokens_that_a_call_took() {
+    let mut bench = FlowBench::new(&[("p", WORKER, "2000 tokens/h")]);
+    let provider = Provider::new(|_, _| {
+        let cost = Cost { input_tokens: Some(7), output_tokens: Some(3), ..Cost::default() };
+        HandlerResult { usage: Some(CallUsage { cost, model: None }), ..done() }
+    });
+    bench.produce("p", numbered, 50).await;
+    let options = worker::Options { concurrency: 1, prefetch: 0, ..worker_of("p") };
+    bench.work(options, provider.clone()).await;
+    bench.wait_for_done("p", 50).await;
+    assert_eq!(provider.calls().len(), 50);
+    bench.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_page_goes_to_the_queue_of_the_job() {
+    let mut bench = FlowBench::new(&[]);
+    let provider = Provider::new(|job, _| {
+        let page: usize = job.key().rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let id = JobId::try_from(format!("page-{}", page + 1)).expect("a job id");
+        let next_page = (page < 5).then(|| Message::of_job(id, "{}"));
+        HandlerResult::done(JobSuccess { next_page, ..JobSuccess::default() })
+    });
+    bench.produce("p", numbered, 1).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    bench.wait_for_done("p", 6).await;
+    bench.wait_for("p", 0, 0).await;
+    assert_eq!(provider.times().len(), 6);
     bench.finish().await;
 }

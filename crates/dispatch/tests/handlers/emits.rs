@@ -20,8 +20,9 @@ impl Handler for Results {
     fn handle<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         let output = Output { body: Bytes::from(self.0.clone()), content_type: None };
         let own = ("own".to_owned(), Message::new("by the handler itself"));
-        let done = JobSuccess { result: Some(output), follow_ups: vec![own] };
-        Box::pin(async { HandlerResult { outcome: Ok(done), rate_limit_info: None } })
+        let done =
+            JobSuccess { result: Some(output), follow_ups: vec![own], ..JobSuccess::default() };
+        Box::pin(async { HandlerResult::done(done) })
     }
 }
 

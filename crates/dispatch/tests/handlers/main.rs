@@ -7,4 +7,5 @@ mod calls;
 mod chats;
 mod commands;
 mod emits;
+mod pages;
 mod support;

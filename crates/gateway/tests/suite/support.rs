@@ -18,7 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use sluicegate_config::{
     Auth, ByteSize, GatewayOptions, HeaderDimension, Listener, ListenerTls, PathPattern, ROUTE,
-    RouteOptions, TokenHash, UpstreamUrl, WaitOptions,
+    RouteOptions, TokenHash, UpstreamUrl, WaitOptions, WaitOrder,
 };
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
@@ -194,7 +194,7 @@ pub(crate) fn route(upstream: impl std::fmt::Display) -> RouteOptions {
         ca: None,
         credentials: None,
         limits: Vec::new(),
-        wait: WaitOptions { max: Span::ZERO, depth: 100, burst: None, fair: None },
+        wait: WaitOptions { max: Span::ZERO, depth: 100, burst: None, order: WaitOrder::Fifo },
         connect_timeout: Span::from_secs(5),
         timeout: Span::from_secs(20),
         idle_timeout: Span::from_secs(20),

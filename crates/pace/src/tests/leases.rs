@@ -56,7 +56,7 @@ impl PacedWork for LeaseWork {
 fn replica(world: &World) -> Arc<Lane<LeaseWork>> {
     let service = world.lane().pacer().service().clone();
     let limits = std::slice::from_ref(&world.limit);
-    let options = LaneOptions::new(limits, MINUTE, 1_000, Order::Fifo);
+    let options = LaneOptions::new(limits, MINUTE, 1_000, WaitOrder::Fifo);
     let times = Arc::default();
     let pacer = Pacer::new(service.clone(), KEY.to_owned());
     Lane::new(pacer, LeaseWork { service, times }, options)

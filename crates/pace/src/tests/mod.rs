@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_checker::Checker;
+use sluicegate_config::WaitOrder;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId, Subject};
@@ -25,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use self::clock::RuntimeClock;
-use crate::{Lane, LaneOptions, Order, PacedWork, Pacer, WaitError, Waited};
+use crate::{Lane, LaneOptions, PacedWork, Pacer, WaitError, Waited};
 
 type Store = SwitchableStore<Memory<RuntimeClock>>;
 type TestLane = Arc<Lane<TestWork>>;
@@ -125,11 +126,11 @@ impl World {
         self
     }
 
-    fn replica(&self, depth: usize, order: Order) -> TestLane {
+    fn replica(&self, depth: usize, order: WaitOrder) -> TestLane {
         self.distant_replica(depth, order, 0)
     }
 
-    fn distant_replica(&self, depth: usize, order: Order, seed: u64) -> TestLane {
+    fn distant_replica(&self, depth: usize, order: WaitOrder, seed: u64) -> TestLane {
         let of_route = |rule: Rule| {
             let mut rule = rule.per(&[ROUTE]).when(ROUTE, Pattern::exactly(KEY));
             rule.outage = Some(self.outage);
@@ -152,7 +153,7 @@ impl World {
     }
 
     fn lane(&self) -> TestLane {
-        self.replica(100_000, Order::Fifo)
+        self.replica(100_000, WaitOrder::Fifo)
     }
 
     /// Returns the times at which `count` requests that come at once are sent.
@@ -178,8 +179,12 @@ impl World {
     }
 }
 
-fn fair() -> Order {
-    Order::Fair { by: "t".to_owned(), weights: Default::default(), priorities: Default::default() }
+fn fair() -> WaitOrder {
+    WaitOrder::Fair {
+        by: "t".to_owned(),
+        weights: Default::default(),
+        priorities: Default::default(),
+    }
 }
 
 fn millis(from: Timestamp, to: Timestamp) -> u64 {
@@ -377,7 +382,7 @@ async fn ten_thousand_wait_and_a_third_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn a_noisy_tenant_does_not_delay_a_quiet_one() {
-    for (order, quiet_waits) in [(fair(), 100..1_300), (Order::Fifo, 15_000..25_000)] {
+    for (order, quiet_waits) in [(fair(), 100..1_300), (WaitOrder::Fifo, 15_000..25_000)] {
         let world = World::new("25/s");
         let lane = world.replica(10_000, order);
         let mut noisy = JoinSet::new();

@@ -22,7 +22,7 @@ pub(super) fn network(millis: u64, lost_per_mille: u64) -> Network {
 
 /// Overloads replicas for a while. Requests are sent again and again, so that each replica always
 /// has some waiting.
-async fn overload(world: &World, replicas: u64, order: &Order) -> Overload {
+async fn overload(world: &World, replicas: u64, order: &WaitOrder) -> Overload {
     let began = world.clock.now();
     let mut callers = JoinSet::new();
     for replica in 0..replicas {
@@ -69,7 +69,7 @@ async fn a_limit_is_kept_and_used_however_far_away_the_store_is() {
             for (limit, spread) in [("25/s", "25/s burst 1"), ("25/s burst 25", "25/s burst 1")] {
                 let mut world = World::new(limit).spread(spread);
                 world.network = network(millis, 0);
-                let Overload { used, most } = overload(&world, replicas, &Order::Fifo).await;
+                let Overload { used, most } = overload(&world, replicas, &WaitOrder::Fifo).await;
                 let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
                 println!("{row}");
                 if used < goal {
@@ -91,7 +91,7 @@ async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() 
             for limit in ["25/s smooth", "25/s burst 2"] {
                 let mut world = World::new(limit);
                 world.network = network(millis, 0);
-                let Overload { used, most } = overload(&world, replicas, &Order::Fifo).await;
+                let Overload { used, most } = overload(&world, replicas, &WaitOrder::Fifo).await;
                 let row = format!("| {millis} ms | {replicas} | {limit} | {used:.3} | {most} |");
                 println!("{row}");
                 if used < goal {
@@ -107,13 +107,13 @@ async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() 
 async fn a_single_request_under_a_bucket_without_room_does_not_wait_for_a_run() {
     let mut world = World::new("25/s smooth");
     world.network = network(10, 0);
-    let busy = world.distant_replica(1_000, Order::Fifo, 1);
+    let busy = world.distant_replica(1_000, WaitOrder::Fifo, 1);
     let mut others = JoinSet::new();
     for _ in 0..200 {
         others.spawn(send(busy.clone(), "", world.clock));
     }
     sleep(Duration::from_secs(3)).await;
-    let quiet = world.distant_replica(1_000, Order::Fifo, 2);
+    let quiet = world.distant_replica(1_000, WaitOrder::Fifo, 2);
     let began = world.clock.now();
     let went = send(quiet, "", world.clock).await.expect("a turn");
     // At most the second of turns that the other replica has booked ahead.
@@ -166,7 +166,7 @@ async fn lost_packets_cost_their_own_turns_and_break_no_limit() {
     for replicas in [1, 3] {
         let mut world = World::new("25/s").spread("25/s burst 1");
         world.network = network(10, 20);
-        let Overload { used, .. } = overload(&world, replicas, &Order::Fifo).await;
+        let Overload { used, .. } = overload(&world, replicas, &WaitOrder::Fifo).await;
         assert!(used > 0.85, "{replicas}: {used}");
     }
 }
@@ -187,7 +187,7 @@ async fn a_pause_stops_all_replicas_within_a_lead() {
     let mut world = World::new("25/s").spread("25/s burst 1");
     world.network = network(20, 0);
     let lanes: Vec<_> =
-        (0..3).map(|seed| world.distant_replica(1_000, Order::Fifo, seed)).collect();
+        (0..3).map(|seed| world.distant_replica(1_000, WaitOrder::Fifo, seed)).collect();
     let mut waiting = JoinSet::new();
     for number in 0..300 {
         waiting.spawn(send(lanes[number % 3].clone(), "", world.clock));
@@ -212,7 +212,7 @@ async fn a_replica_that_dies_costs_at_most_a_second_of_turns() {
     world.network = network(10, 0);
     let alive = world.lane();
     // What a replica that dies leaves behind: as many bookings as a lane makes ahead.
-    let dead = world.distant_replica(1_000, Order::Fifo, 7);
+    let dead = world.distant_replica(1_000, WaitOrder::Fifo, 7);
     for _ in 0..25 {
         let id = dead.pacer().service().request_id();
         let work = TestWork(dead.pacer().service().clone());

@@ -85,7 +85,7 @@ async fn a_wait_that_is_too_long_because_of_other_replicas_is_refused_at_once() 
     for (arrivals, name) in [(1, "a burst"), (40, "a steady stream")] {
         let world = world();
         let lanes: Vec<_> =
-            (0..3).map(|seed| world.distant_replica(10_000, Order::Fifo, seed)).collect();
+            (0..3).map(|seed| world.distant_replica(10_000, WaitOrder::Fifo, seed)).collect();
         let patience = SECOND * 5;
         let mut callers = JoinSet::new();
         for _ in 0..arrivals {

@@ -21,15 +21,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use rusqlite::Connection;
-use sluicegate_core::Span;
 use sluicegate_core::time::{Clock, EXACT_MAX};
+use sluicegate_core::{Span, Timestamp};
 
 use crate::broker::{
     Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
-    QueueName, RawMessage,
+    QueueName, RawMessage, ResumedMessage,
 };
-use crate::{Error, WallClock};
+use crate::{Error, JobId, WallClock};
+use receipt::EmbeddedReceipt;
 use source::EmbeddedSource;
+use transaction::LeasedRow;
 use watcher::FileWatcher;
 use writer::Writer;
 
@@ -45,6 +47,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     delay_min: Span::ZERO,
     fixed_delays: false,
     browse: true,
+    depth: true,
     priorities: true,
     size_max: SIZE_MAX,
     counts_redeliveries: false,
@@ -137,6 +140,36 @@ impl Broker for Embedded {
         .boxed()
     }
 
+    fn publish_once<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
+        window: Span,
+    ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        async move {
+            let (count, now) = (batch.len(), self.clock.now());
+            let queue_name = queue_name.clone();
+            let publish = move |transaction: &mut transaction::Transaction<'_>| {
+                transaction.publish_once(&queue_name, batch, window, now)
+            };
+            match self.writer.run(publish).await {
+                Ok(results) => results,
+                Err(error) => vec![Err(error); count],
+            }
+        }
+        .boxed()
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        job: &'a JobId,
+    ) -> BoxFuture<'a, Result<u64, Error>> {
+        let (queue_name, job, now) =
+            (queue_name.clone(), job.as_str().to_owned(), self.clock.now());
+        self.writer.run(move |transaction| transaction.cancel(&queue_name, &job, now)).boxed()
+    }
+
     fn consume<'a>(
         &'a self,
         queue_name: &'a QueueName,
@@ -172,6 +205,16 @@ impl Broker for Embedded {
         .boxed()
     }
 
+    fn lease_end<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Timestamp>, Error>> {
+        let (now, dead) = (self.clock.now(), transaction::is_dead(queue_name));
+        self.read(queue_name, move |reader, _| transaction::lease_end_of(reader, dead, number, now))
+            .boxed()
+    }
+
     fn flush(&self) -> BoxFuture<'_, ()> {
         // The writer runs operations in order.
         self.writer.run(|_| Ok(())).map(drop).boxed()
@@ -198,6 +241,28 @@ impl Broker for Embedded {
             })
             .await;
             Ok(Some(purged))
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<ResumedMessage, Error>> {
+        async move {
+            let leased = LeasedRow::parse(token).ok_or(Error::Lost)?;
+            let dead = transaction::is_dead(queue_name);
+            let incoming = self
+                .read(queue_name, move |reader, queue| {
+                    transaction::leased(reader, dead, queue, leased)
+                })
+                .await?;
+            let incoming = Some(incoming.ok_or(Error::Lost)?);
+            let (writer, clock) = (self.writer.clone(), self.clock.clone());
+            let queue_name = queue_name.clone();
+            let receipt = EmbeddedReceipt { queue_name, leased: Some(leased), writer, clock };
+            Ok(ResumedMessage { incoming, receipt: Box::new(receipt) })
         }
         .boxed()
     }

@@ -50,6 +50,18 @@ const MESSAGES: &str = "
     ) STRICT;
 ";
 
+/// Jobs that are not published again for a time. Older programs that share the file ignore the
+/// table.
+const SENT_JOBS: &str = "
+    CREATE TABLE IF NOT EXISTS sent_job (
+        queue INTEGER NOT NULL,
+        job TEXT NOT NULL,
+        until INTEGER NOT NULL,
+        UNIQUE (queue, job)
+    ) STRICT;
+    CREATE INDEX IF NOT EXISTS sent_job_until ON sent_job (until);
+";
+
 /// Replaces `$t` by the name of the table: dead letters are in tables of their own with the same
 /// columns.
 pub(super) fn sql(dead: bool, template: &str) -> String {
@@ -78,6 +90,7 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
         .map_err(named)?;
     connection.set_prepared_statement_cache_capacity(64);
     tables(&connection).map_err(named)?;
+    connection.execute_batch(SENT_JOBS).map_err(named)?;
     let version = version(&connection).map_err(named)?;
     if version != VERSION {
         let detail = format!(

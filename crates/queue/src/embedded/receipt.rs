@@ -66,6 +66,14 @@ impl Receipt for EmbeddedReceipt {
         let queue_name = self.queue_name.clone();
         self.writer.run(move |transaction| transaction.extend(&queue_name, leased, until)).boxed()
     }
+
+    fn token(&self) -> Option<String> {
+        self.leased.map(|leased| leased.to_string())
+    }
+
+    fn detach(mut self: Box<Self>) {
+        self.leased = None;
+    }
 }
 
 async fn settled(transaction: BoxFuture<'static, Result<(), Error>>) -> Result<(), Error> {

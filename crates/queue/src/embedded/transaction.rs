@@ -1,6 +1,7 @@
 //! [`Transaction`]: the operations on queues inside an SQLite transaction.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::LazyLock;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
@@ -38,6 +39,8 @@ static READY: QueueSql = both!(format!(
 static LEASE: QueueSql = both!(
     "UPDATE $t SET ready_at = ?2, returns = returns + leased, leased = 1, fence = ?3 WHERE id = ?1"
 );
+static LEASED: QueueSql =
+    both!(format!("{SELECT} WHERE id = ?1 AND fence = ?2 AND leased = 1 AND queue = ?3"));
 static NEXT: QueueSql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
 static DELETE: QueueSql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
 static DELETE_CONTENT: QueueSql = both!("DELETE FROM $t_content WHERE id = ?1");
@@ -51,6 +54,17 @@ static INSERT_CONTENT: QueueSql =
 static INSERT: QueueSql =
     both!("INSERT INTO $t (id, queue, priority, ready_at, due) VALUES (?1, ?2, ?3, ?4, ?4)");
 
+/// Number of calls of which one begins with the lowest priority.
+const FAIR_TURN: u64 = 8;
+/// Maximum number of remembered jobs that one call forgets.
+const FORGOTTEN_MAX: i64 = 1_000;
+/// Remembers a job until ?4, unless it is remembered at ?3.
+const REMEMBER_JOB: &str = "INSERT INTO sent_job (queue, job, until) VALUES (?1, ?2, ?4) \
+     ON CONFLICT (queue, job) DO UPDATE SET until = excluded.until WHERE until <= ?3";
+const FORGET_JOB: &str = "DELETE FROM sent_job WHERE queue = ?1 AND job = ?2";
+const FORGET_JOBS: &str = "DELETE FROM sent_job WHERE rowid IN \
+     (SELECT rowid FROM sent_job WHERE until <= ?1 LIMIT ?2)";
+
 /// Space for the metadata of a message that is passed on: without it, a message of the maximum size
 /// could be neither retried nor dead-lettered.
 const RELAY_ROOM: usize = 64 << 10;
@@ -60,6 +74,8 @@ pub(super) struct Transaction<'w> {
     pub(super) connection: &'w Connection,
     /// Row ids of queues. Queues are never deleted, so they stay valid.
     pub(super) queue_ids: &'w mut HashMap<QueueName, i64>,
+    /// Number of receive calls so far.
+    pub(super) turns: &'w mut u64,
     /// Set by every operation that may make a message ready sooner than consumers expect.
     pub(super) arrived: bool,
 }
@@ -69,6 +85,21 @@ pub(super) struct Transaction<'w> {
 pub(super) struct LeasedRow {
     pub(super) id: i64,
     pub(super) fence: i64,
+}
+
+/// Prints `<id>-<fence>`.
+impl fmt::Display for LeasedRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.id, self.fence)
+    }
+}
+
+impl LeasedRow {
+    /// Parses what [`fmt::Display`] prints.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (id, fence) = text.split_once('-')?;
+        Some(Self { id: id.parse().ok()?, fence: fence.parse().ok()? })
+    }
 }
 
 /// The leased messages, and if there are none, the time at which the next becomes ready.
@@ -93,8 +124,64 @@ impl Transaction<'_> {
         Ok(batch.into_iter().map(|outgoing| insert.insert(&outgoing, now, SIZE_MAX)).collect())
     }
 
-    /// Leases messages: highest priority first, then oldest. If a later row fails, the leases of
-    /// the earlier rows simply end.
+    /// Publishes messages, except those of jobs that were published less than `window` ago.
+    pub(super) fn publish_once(
+        &mut self,
+        queue_name: &QueueName,
+        batch: Vec<OutgoingMessage>,
+        window: Span,
+        now: Timestamp,
+    ) -> Result<Vec<Result<(), Error>>, Error> {
+        let queue = self.queue_id(queue_name)?;
+        self.execute(FORGET_JOBS, params![micros(now), FORGOTTEN_MAX])?;
+        let mut results = Vec::with_capacity(batch.len());
+        for outgoing in batch {
+            let job = outgoing.message.meta.job.as_str().to_owned();
+            let arguments = params![queue, job, micros(now), micros(now + window)];
+            // Changes nothing if the job is known.
+            if self.execute(REMEMBER_JOB, arguments)? == 0 {
+                results.push(Ok(()));
+                continue;
+            }
+            let mut published = self.publish(queue_name, vec![outgoing], now)?;
+            let published = published.pop().unwrap_or_else(|| unreachable!("one has one result"));
+            if published.is_err() {
+                self.execute(FORGET_JOB, params![queue, job])?;
+            }
+            results.push(published);
+        }
+        Ok(results)
+    }
+
+    /// Deletes the delayed messages of a job.
+    pub(super) fn cancel(
+        &mut self,
+        queue_name: &QueueName,
+        job: &str,
+        now: Timestamp,
+    ) -> Result<u64, Error> {
+        let (queue, dead) = (self.queue_id(queue_name)?, is_dead(queue_name));
+        let those = "SELECT id FROM $t JOIN $t_content USING (id) \
+                     WHERE queue = ?1 AND ready_at > ?2 AND NOT leased \
+                     AND json_extract(envelope, '$.job') = ?3";
+        self.savepoint(|transaction| {
+            let found = || {
+                let mut found = transaction.connection.prepare_cached(&sql(dead, those))?;
+                let ids = found.query_map(params![queue, micros(now), job], |row| row.get(0))?;
+                ids.collect::<rusqlite::Result<Vec<i64>>>()
+            };
+            let ids = found().map_err(|error| open::failed(&error))?;
+            for id in &ids {
+                transaction.execute(&sql(dead, "DELETE FROM $t WHERE id = ?1"), params![id])?;
+                transaction.execute(DELETE_CONTENT.of(dead), params![id])?;
+            }
+            Ok(ids.len() as u64)
+        })
+    }
+
+    /// Leases messages: highest priority first, then oldest. In every eighth call, an eighth of the
+    /// messages are of the lowest priority, so that none starves. If a later row fails, the leases
+    /// of the earlier rows simply end.
     pub(super) fn take(
         &mut self,
         queue_name: &QueueName,
@@ -111,22 +198,35 @@ impl Transaction<'_> {
             .map_err(failed)?;
         let Some(highest) = highest else { return Ok(taken) };
         let mut ready = self.connection.prepare_cached(READY.of(dead)).map_err(failed)?;
-        let fence = fence();
-        for priority in (0..=highest.min(Message::PRIORITY_MAX)).rev() {
-            let left = max - taken.rows.len();
-            let arguments = params![queue, priority, micros(now), left];
-            let rows = ready.query_map(arguments, row::read).map_err(failed)?;
-            for row in rows {
-                let (id, incoming) = row.map_err(failed)?;
-                taken.rows.push((LeasedRow { id, fence }, incoming));
+        let mut lease = self.connection.prepare_cached(LEASE.of(dead)).map_err(failed)?;
+        let (fence, highest) = (fence(), highest.min(Message::PRIORITY_MAX));
+        let mut take = |priority: u8, most: usize, rows: &mut Vec<_>| {
+            let first = rows.len();
+            let arguments = params![queue, priority, micros(now), most];
+            for row in ready.query_map(arguments, row::read)? {
+                let (id, incoming) = row?;
+                rows.push((LeasedRow { id, fence }, incoming));
             }
-            if taken.rows.len() == max {
-                break;
+            for (row, _) in &rows[first..] {
+                lease.execute(params![row.id, micros(until), fence])?;
+            }
+            rusqlite::Result::Ok(())
+        };
+        *self.turns += 1;
+        if highest > 0 && self.turns.is_multiple_of(FAIR_TURN) {
+            let share = max.div_ceil(FAIR_TURN as usize);
+            for priority in 0..highest {
+                let left = share - taken.rows.len();
+                if left > 0 {
+                    take(priority, left, &mut taken.rows).map_err(failed)?;
+                }
             }
         }
-        let mut lease = self.connection.prepare_cached(LEASE.of(dead)).map_err(failed)?;
-        for (row, _) in &taken.rows {
-            lease.execute(params![row.id, micros(until), fence]).map_err(failed)?;
+        for priority in (0..=highest).rev() {
+            let left = max - taken.rows.len();
+            if left > 0 {
+                take(priority, left, &mut taken.rows).map_err(failed)?;
+            }
         }
         if taken.rows.is_empty() {
             taken.next_at = self.next_at(dead, queue, highest)?;
@@ -334,6 +434,36 @@ pub(super) fn browse(
     let after = i64::try_from(after).unwrap_or(i64::MAX);
     let rows = statement.query_map(params![queue, after, max], row::read)?;
     rows.map(|row| row.map(|(id, incoming)| (id.unsigned_abs(), incoming))).collect()
+}
+
+/// Returns the end of the lease on a row, if it is leased.
+pub(super) fn lease_end_of(
+    reader: &Connection,
+    dead: bool,
+    id: u64,
+    now: Timestamp,
+) -> rusqlite::Result<Option<Timestamp>> {
+    let sql = sql(dead, "SELECT ready_at FROM $t WHERE id = ?1 AND leased AND ready_at > ?2");
+    let id = i64::try_from(id).unwrap_or(i64::MAX);
+    let mut statement = reader.prepare_cached(&sql)?;
+    let end = statement.query_row(params![id, micros(now)], |row| row.get(0)).optional()?;
+    Ok(end.map(timestamp))
+}
+
+/// Returns a leased message of a queue, or `None` if its lease was lost or settled.
+pub(super) fn leased(
+    reader: &Connection,
+    dead: bool,
+    queue: i64,
+    leased: LeasedRow,
+) -> rusqlite::Result<Option<RawMessage>> {
+    let mut statement = reader.prepare_cached(LEASED.of(dead))?;
+    let row = statement.query_row(params![leased.id, leased.fence, queue], row::read).optional()?;
+    // The lease in progress is no redelivery yet.
+    Ok(row.map(|(_, incoming)| RawMessage {
+        redeliveries: incoming.redeliveries.saturating_sub(1),
+        ..incoming
+    }))
 }
 
 /// Returns a random number that identifies a lease across all processes.

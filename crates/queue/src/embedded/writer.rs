@@ -91,10 +91,11 @@ impl Writer {
 
 fn write(connection: &Connection, mut waiting: mpsc::Receiver<WriteOperation>, arrived: &Notify) {
     let mut queue_ids = HashMap::<QueueName, i64>::new();
+    let mut turns = 0;
     let mut operations = Vec::with_capacity(BATCH_MAX);
     while waiting.blocking_recv_many(&mut operations, BATCH_MAX) > 0 {
         collect_waiting(&mut waiting, &mut operations);
-        match transaction(connection, &mut queue_ids, &mut operations) {
+        match transaction(connection, (&mut queue_ids, &mut turns), &mut operations) {
             Ok(true) => arrived.notify_waiters(),
             Ok(false) => {}
             Err((error, completions)) => {
@@ -132,7 +133,7 @@ fn collect_waiting(
 /// callbacks of the operations that failed.
 fn transaction(
     connection: &Connection,
-    queue_ids: &mut HashMap<QueueName, i64>,
+    (queue_ids, turns): (&mut HashMap<QueueName, i64>, &mut u64),
     operations: &mut Vec<WriteOperation>,
 ) -> Result<bool, (Error, Vec<Completion>)> {
     let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| open::failed(&error));
@@ -141,7 +142,7 @@ fn transaction(
         operations.clear();
         return Err((error, Vec::new()));
     }
-    let mut transaction = Transaction { connection, queue_ids, arrived: false };
+    let mut transaction = Transaction { connection, queue_ids, turns, arrived: false };
     let completions: Vec<_> =
         operations.drain(..).map(|operation| operation(&mut transaction)).collect();
     let arrived = transaction.arrived;

@@ -2,7 +2,6 @@
 //! when it is lost.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use tokio::sync::Mutex;
 
 use super::failure::{self, Failure};
+use crate::shared_connection::SharedConnection;
 use crate::{Error, WallClock};
 
 /// Timeout of an operation.
@@ -21,6 +21,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const CHANNEL_TRIES: u32 = 5;
 /// Time for which a queue that was found is assumed to exist: checking costs as much as sending.
 const FOUND_VALIDITY: Span = Span::from_secs(1);
+/// Interval of searching delay queues that other processes have declared. RabbitMQ logs a line for
+/// each name that does not exist.
+const SEARCH_INTERVAL: Span = Span::from_secs(60);
 /// Virtual host of an address without one.
 const DEFAULT_VHOST: &str = "/";
 /// Heartbeat interval of the connection, in seconds.
@@ -30,20 +33,13 @@ pub(super) struct RabbitConnection {
     uri: AMQPUri,
     /// Time until a queue that was just declared survives a crash of RabbitMQ.
     pub(super) creation_flush: Span,
-    current: Mutex<ConnectionState>,
-    /// Number of connection attempts.
-    attempts: AtomicU64,
-    /// Delay queues that this process has used, by their target.
+    current: SharedConnection<OpenConnection>,
+    /// Delay queues that this process has used or found, by their target.
     delays: Lock<HashMap<String, BTreeSet<String>>>,
-}
-
-/// The connection, or the error of the last attempt.
-#[derive(Default)]
-enum ConnectionState {
-    #[default]
-    New,
-    Up(Arc<OpenConnection>),
-    Down(Error),
+    /// Fixed delays that other processes may use.
+    expected_delays: Lock<BTreeSet<Span>>,
+    /// Times at which delay queues were last searched, by their target.
+    searched: Lock<HashMap<String, Timestamp>>,
 }
 
 /// An open connection, with a channel for each queue that messages are published to: a queue that
@@ -71,29 +67,19 @@ impl RabbitConnection {
             DEFAULT_VHOST.clone_into(&mut uri.vhost);
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        let (current, attempts) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { uri, creation_flush, current, attempts, delays: Lock::default() })
+        Ok(Self {
+            uri,
+            creation_flush,
+            current: SharedConnection::new(),
+            delays: Lock::default(),
+            expected_delays: Lock::default(),
+            searched: Lock::default(),
+        })
     }
 
-    /// Returns the open connection, or connects. Only one caller connects at a time; the others
-    /// share its result, so that they do not wait for one failure after another.
+    /// Returns the open connection, or connects.
     pub(super) async fn open(&self) -> Result<Arc<OpenConnection>, Error> {
-        let before = self.attempts.load(Ordering::SeqCst);
-        let mut current = self.current.lock().await;
-        match &*current {
-            ConnectionState::Up(live) if live.is_up() => return Ok(live.clone()),
-            ConnectionState::Down(error) if self.attempts.load(Ordering::SeqCst) > before => {
-                return Err(error.clone());
-            }
-            _ => {}
-        }
-        let outcome = self.connect().await.map(Arc::new);
-        self.attempts.fetch_add(1, Ordering::SeqCst);
-        *current = match &outcome {
-            Ok(live) => ConnectionState::Up(live.clone()),
-            Err(error) => ConnectionState::Down(error.clone()),
-        };
-        outcome
+        self.current.open(OpenConnection::is_up, self.connect()).await
     }
 
     /// Opens a channel for one operation, whose failure may close it.
@@ -111,13 +97,35 @@ impl RabbitConnection {
         }
     }
 
-    /// Returns the delay queues of a target that this process has used.
+    /// Adds fixed delays that other processes may use.
+    pub(super) fn expect_delays(&self, fixed: &[Span]) {
+        self.expected_delays.lock().unwrap_or_else(PoisonError::into_inner).extend(fixed);
+    }
+
+    /// Returns the fixed delays that other processes may use.
+    pub(super) fn expected_delays(&self) -> BTreeSet<Span> {
+        self.expected_delays.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns true if the delay queues of a target should be searched again.
+    pub(super) fn is_search_due(&self, target: &str) -> bool {
+        let searched = self.searched.lock().unwrap_or_else(PoisonError::into_inner);
+        searched.get(target).is_none_or(|at| WallClock.now().since(*at) >= SEARCH_INTERVAL)
+    }
+
+    /// Records that the delay queues of a target were searched.
+    pub(super) fn mark_searched(&self, target: &str) {
+        let mut searched = self.searched.lock().unwrap_or_else(PoisonError::into_inner);
+        searched.insert(target.to_owned(), WallClock.now());
+    }
+
+    /// Returns the delay queues of a target that this process has used or found.
     pub(super) fn delay_queues(&self, target: &str) -> BTreeSet<String> {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.get(target).cloned().unwrap_or_default()
     }
 
-    /// Records the use of a delay queue. Returns true if it is new.
+    /// Records a delay queue. Returns true if it is new.
     pub(super) fn record_delay_queue(&self, target: &str, queue: String) -> bool {
         let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.entry(target.to_owned()).or_default().insert(queue)

@@ -38,6 +38,11 @@ impl DelayQueue {
         }
     }
 
+    /// Returns all delay queues for instants, the shortest first.
+    pub(super) fn steps() -> Vec<Self> {
+        Self::Step(STEP_MAX).and_below()
+    }
+
     /// Returns this delay queue and all shorter ones that a message may need after it.
     pub(super) fn and_below(self) -> Vec<Self> {
         let Self::Step(longest) = self else { return vec![self] };

@@ -48,9 +48,6 @@ pub struct Options {
     pub url: String,
     /// Type of the queues that we create. Existing queues stay as they are.
     pub queue_type: QueueType,
-    /// True if the queues that we create deliver messages of a higher priority first. Other
-    /// programs that declare the same queue need the argument `x-max-priority: 9`, too.
-    pub priorities: bool,
     /// Time until a queue that was just created survives a crash of RabbitMQ, which writes the
     /// definition of a queue with a delay. A message in a younger delay queue counts as sent when
     /// this time is over.
@@ -58,15 +55,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Creates options with defaults: classic queues without priorities, so that other programs can
-    /// declare them without arguments.
+    /// Creates options with defaults: classic queues, which other programs can declare without
+    /// arguments.
     pub fn new(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            queue_type: QueueType::Classic,
-            priorities: false,
-            creation_flush: Span::from_secs(5),
-        }
+        Self { url: url.into(), queue_type: QueueType::Classic, creation_flush: Span::from_secs(5) }
     }
 }
 
@@ -82,7 +74,7 @@ impl std::fmt::Debug for Options {
 pub enum QueueType {
     /// Stored on one node.
     Classic,
-    /// Replicated on several nodes. Without priorities before RabbitMQ 4.
+    /// Replicated on several nodes.
     Quorum,
 }
 
@@ -109,24 +101,62 @@ impl RabbitMq {
         Ok(broker)
     }
 
-    /// Returns the arguments for creating a queue. Dead letters get no priorities, because other
-    /// programs may declare the same queue.
-    fn arguments(&self, queue_name: &QueueName) -> FieldTable {
+    /// Returns the arguments for creating a queue.
+    fn arguments(&self) -> FieldTable {
         let mut arguments = FieldTable::default();
         if self.options.queue_type == QueueType::Quorum {
             let quorum = AMQPValue::LongString("quorum".into());
             arguments.insert("x-queue-type".into(), quorum);
-        } else if self.options.priorities && matches!(queue_name, QueueName::Live(_)) {
-            let max = AMQPValue::LongInt(i32::from(crate::Message::PRIORITY_MAX));
-            arguments.insert("x-max-priority".into(), max);
         }
         arguments
     }
 
-    /// Returns the number of messages in the delay queues that this process has used. RabbitMQ
-    /// reports a queue only by its name, so without any known queue the number is unknown.
+    /// Finds the delay queues of a target by their names: another process may have declared them, or
+    /// this one before it was restarted. They are counted and watched from then on.
+    async fn search_delays(&self, target: &QueueName) -> Result<(), Error> {
+        if !self.connection.is_search_due(target.name()) {
+            return Ok(());
+        }
+        // A delay queue is always declared together with all shorter ones.
+        for step in DelayQueue::steps() {
+            if !self.has_delay_queue(target, step).await? {
+                break;
+            }
+        }
+        for span in self.connection.expected_delays() {
+            self.has_delay_queue(target, DelayQueue::Fixed(span)).await?;
+        }
+        self.connection.mark_searched(target.name());
+        Ok(())
+    }
+
+    async fn has_delay_queue(
+        &self,
+        target: &QueueName,
+        delay_queue: DelayQueue,
+    ) -> Result<bool, Error> {
+        let queue = delay_queue.queue(target.name());
+        if self.connection.delay_queues(target.name()).contains(&queue) {
+            return Ok(true);
+        }
+        match self.find_queue(&QueueName::Live(queue)).await {
+            Ok(_) => {
+                publish::look_after(&self.connection, target, delay_queue);
+                Ok(true)
+            }
+            // An invalid name is too long.
+            Err(Error::NoQueue { .. } | Error::Invalid(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the number of messages in the delay queues of a target.
     async fn delayed_count(&self, queue_name: &QueueName) -> Result<Option<u64>, Error> {
-        let mut delayed_count = None;
+        if matches!(queue_name, QueueName::Dead(_)) {
+            return Ok(None);
+        }
+        self.search_delays(queue_name).await?;
+        let mut delayed_count = 0;
         for queue in self.connection.delay_queues(queue_name.name()) {
             let found = match self.find_queue(&QueueName::Live(queue)).await {
                 Ok(found) => found.message_count(),
@@ -134,9 +164,9 @@ impl RabbitMq {
                 Err(Error::NoQueue { .. }) => 0,
                 Err(error) => return Err(error),
             };
-            delayed_count = Some(delayed_count.unwrap_or(0) + u64::from(found));
+            delayed_count += u64::from(found);
         }
-        Ok(delayed_count)
+        Ok(Some(delayed_count))
     }
 
     /// Looks up a queue by its name only. A failed lookup closes its channel.
@@ -160,7 +190,8 @@ impl Broker for RabbitMq {
             delay_min: delay_queue::HOLD_MAX,
             fixed_delays: true,
             browse: false,
-            priorities: self.options.priorities,
+            depth: true,
+            priorities: false,
             size_max: SIZE_MAX,
             counts_redeliveries: true,
             creation_flush: self.options.creation_flush,
@@ -222,12 +253,16 @@ impl Broker for RabbitMq {
         .boxed()
     }
 
+    fn expect_delays(&self, fixed: &[Span]) {
+        self.connection.expect_delays(fixed);
+    }
+
     fn create<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let channel = self.connection.new_channel().await?;
             let durable = QueueDeclareOptions { durable: true, ..Default::default() };
             let name = failure::name(queue_name.name())?;
-            let declared = channel.queue_declare(name, durable, self.arguments(queue_name));
+            let declared = channel.queue_declare(name, durable, self.arguments());
             let declared = connection::with_timeout(declared).await;
             declared.map(drop).map_err(|error| failure::of_queue(queue_name.name(), error))
         }

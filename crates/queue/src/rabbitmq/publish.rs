@@ -125,13 +125,22 @@ pub(super) async fn prepare(
         with_timeout(channel.queue_declare(failure::name(&queue)?, durable, arguments))
             .await
             .map_err(|error| failure::of_queue(&queue, error))?;
-        let is_first = connection.record_delay_queue(target.name(), queue.clone());
-        if is_first && matches!(wait, DelayQueue::Step(_)) {
-            start_watchdog(connection, target, wait);
-        }
+        look_after(connection, target, wait);
         live.mark_declared(queue);
     }
     Ok(())
+}
+
+/// Counts and watches a delay queue from now on.
+pub(super) fn look_after(
+    connection: &Arc<RabbitConnection>,
+    target: &QueueName,
+    delay_queue: DelayQueue,
+) {
+    let is_first = connection.record_delay_queue(target.name(), delay_queue.queue(target.name()));
+    if is_first && matches!(delay_queue, DelayQueue::Step(_)) {
+        start_watchdog(connection, target, delay_queue);
+    }
 }
 
 /// Returns the name of the queue that a message is published to: the target or a delay queue.

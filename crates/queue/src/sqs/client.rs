@@ -10,20 +10,17 @@ use aws_sdk_sqs::Client;
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
-use tokio::sync::Semaphore;
-
-use super::batcher::Batcher;
 use super::receipt::{DeleteEntry, VisibilityEntry};
 use super::send::SendEntry;
 use super::{Options, failure};
 use crate::Error;
+use crate::batcher::{Batcher, REQUESTS_MAX};
 use crate::broker::QueueName;
+use crate::requeues::PendingRequeues;
 
 /// Timeout of one attempt, longer than any poll waits. Long polls have been observed to hang, so
 /// they need a timeout, too.
 const ATTEMPT: Duration = Duration::from_secs(26);
-/// Maximum number of dropped receipts that a process waits for before it ends.
-const REQUEUES_MAX: u32 = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -31,8 +28,7 @@ pub(super) struct SqsClient {
     pub(super) client: Client,
     /// Queues by name; their URLs do not change.
     queues: Mutex<HashMap<String, Arc<QueueHandle>>>,
-    /// A permit is taken for each dropped receipt that is being requeued.
-    pub(super) requeues: Arc<Semaphore>,
+    pub(super) requeues: PendingRequeues,
 }
 
 /// A queue and the client for it.
@@ -77,13 +73,8 @@ impl SqsClient {
             let remedy = "SQS has no region: write queue.region, or set AWS_REGION";
             return Err(Error::Invalid(remedy.to_owned()));
         }
-        let requeues = Arc::new(Semaphore::new(REQUEUES_MAX as usize));
-        Ok(Self { client: Client::new(config), queues: Mutex::default(), requeues })
-    }
-
-    /// Waits until all dropped receipts are requeued.
-    pub(super) async fn flush(&self) {
-        drop(self.requeues.acquire_many(REQUEUES_MAX).await);
+        let (queues, requeues) = (Mutex::default(), PendingRequeues::new());
+        Ok(Self { client: Client::new(config), queues, requeues })
     }
 
     /// Returns the handle of a queue, which is looked up once.
@@ -94,8 +85,11 @@ impl SqsClient {
         }
         let (client, url) = (self.client.clone(), self.url(queue_name).await?);
         let queue = Arc::new(SqsQueue { client, name: queue_name.clone(), url });
-        let (sends, deletes, visibilities) =
-            (Batcher::start(&queue), Batcher::start(&queue), Batcher::start(&queue));
+        let (sends, deletes, visibilities) = (
+            Batcher::start(&queue, REQUESTS_MAX),
+            Batcher::start(&queue, REQUESTS_MAX),
+            Batcher::start(&queue, REQUESTS_MAX),
+        );
         let queue_handle = Arc::new(QueueHandle { queue, sends, deletes, visibilities });
         Ok(known().entry(queue_name.name().to_owned()).or_insert(queue_handle).clone())
     }

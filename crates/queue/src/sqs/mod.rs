@@ -5,7 +5,7 @@
 //! or the machine. FIFO queues can't delay single messages, so they are refused.
 
 mod attributes;
-mod batcher;
+mod batch_results;
 mod client;
 mod failure;
 mod receipt;
@@ -21,15 +21,20 @@ use sluicegate_core::Span;
 use crate::Error;
 use crate::broker::{
     Broker, Capabilities, ConsumeOptions, Depth, LeaseKind, MessageSource, OutgoingMessage,
-    QueueName,
+    QueueName, ResumedMessage,
 };
+use crate::polling::PollingSource;
+use crate::priority;
 use client::SqsClient;
-use source::SqsSource;
+use receipt::SqsReceipt;
+use source::SqsPoller;
 
 /// Name of the broker in messages.
 const NAME: &str = "SQS";
 /// Maximum size of a message with its attributes, and of a batch.
 const SIZE_MAX: usize = 1 << 20;
+/// Maximum number of messages in a request.
+const BATCH_MAX: usize = 10;
 /// Maximum delay of a message.
 const DELAY_MAX: Span = Span::from_secs(900);
 /// Maximum lease of a delivery.
@@ -45,6 +50,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     delay_min: Span::from_secs(1),
     fixed_delays: false,
     browse: false,
+    depth: true,
     priorities: false,
     size_max: SIZE_MAX,
     counts_redeliveries: true,
@@ -115,8 +121,8 @@ impl Broker for Sqs {
     ) -> BoxFuture<'a, Result<Box<dyn MessageSource>, Error>> {
         async move {
             let queue_handle = self.sqs.queue(queue_name).await?;
-            let source: Box<dyn MessageSource> =
-                Box::new(SqsSource::new(self.sqs.clone(), queue_handle, options));
+            let poller = SqsPoller { sqs: self.sqs.clone(), queue_handle, options };
+            let source: Box<dyn MessageSource> = Box::new(PollingSource::new(poller, options));
             Ok(source)
         }
         .boxed()
@@ -141,7 +147,7 @@ impl Broker for Sqs {
     }
 
     fn flush(&self) -> BoxFuture<'_, ()> {
-        self.sqs.flush().boxed()
+        self.sqs.requeues.flush().boxed()
     }
 
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
@@ -163,6 +169,25 @@ impl Broker for Sqs {
             let purge =
                 self.sqs.client.purge_queue().queue_url(&queue_handle.queue.url).send().await;
             purge.map(|_| None).map_err(|error| failure::of_queue(queue_name, &error))
+        }
+        .boxed()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<ResumedMessage, Error>> {
+        async move {
+            // A token comes from a client, which may name this queue and its priority levels only.
+            let (name, handle) = token.rsplit_once('|').ok_or(Error::Lost)?;
+            let mut levels = priority::level_queues(queue_name.name()).into_iter();
+            let of_level = levels.find(|level| level.name() == name).ok_or(Error::Lost)?;
+            let (sqs, queue_handle) = (self.sqs.clone(), self.sqs.queue(&of_level).await?);
+            let handle = Some(handle.to_owned());
+            let receipt = SqsReceipt { sqs, queue_handle, handle, attributes: None };
+            // SQS returns a message only to those who receive it.
+            Ok(ResumedMessage { incoming: None, receipt: Box::new(receipt) })
         }
         .boxed()
     }

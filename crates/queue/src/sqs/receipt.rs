@@ -10,11 +10,12 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::Span;
 
 use super::attributes::Attributes;
-use super::batcher::{BatchEntry, results};
+use super::batch_results::results;
 use super::client::{QueueHandle, SqsClient, SqsQueue};
 use super::send::send;
-use super::{LEASE_MAX, failure};
+use super::{BATCH_MAX, LEASE_MAX, failure};
 use crate::Error;
+use crate::batcher::BatchEntry;
 use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
 use crate::step::DeliveryStep;
 
@@ -69,21 +70,23 @@ impl Receipt for SqsReceipt {
             .submit(VisibilityEntry { handle, seconds: seconds(visibility) })
             .boxed()
     }
+
+    fn token(&self) -> Option<String> {
+        // With the name: the queue of a priority level has a URL of its own.
+        let name = self.queue_handle.queue.name.name();
+        self.handle.as_ref().map(|handle| format!("{name}|{handle}"))
+    }
+
+    fn detach(mut self: Box<Self>) {
+        self.handle = None;
+    }
 }
 
 impl Drop for SqsReceipt {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
             let requeue = VisibilityEntry { handle, seconds: 0 };
-            let requeued = self.queue_handle.visibilities.submit(requeue);
-            if let Ok(permit) = self.sqs.requeues.clone().try_acquire_owned()
-                && let Ok(runtime) = tokio::runtime::Handle::try_current()
-            {
-                runtime.spawn(async move {
-                    let _ = requeued.await;
-                    drop(permit);
-                });
-            }
+            self.sqs.requeues.start(self.queue_handle.visibilities.submit(requeue));
         }
     }
 }
@@ -93,6 +96,9 @@ impl Drop for SqsReceipt {
 pub(super) struct DeleteEntry(String);
 
 impl BatchEntry for DeleteEntry {
+    type Queue = SqsQueue;
+    const BATCH_MAX: usize = BATCH_MAX;
+
     async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
         let count = entries.len();
         let entry = |(number, Self(handle)): (usize, Self)| {
@@ -121,6 +127,9 @@ pub(super) struct VisibilityEntry {
 }
 
 impl BatchEntry for VisibilityEntry {
+    type Queue = SqsQueue;
+    const BATCH_MAX: usize = BATCH_MAX;
+
     async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
         let count = entries.len();
         let entry = |(number, Self { handle, seconds }): (usize, Self)| {

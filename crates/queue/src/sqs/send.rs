@@ -4,10 +4,11 @@ use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
 use futures_util::future::join_all;
 
 use super::attributes::{self, Attributes, EncodedMessage};
-use super::batcher::{BatchEntry, results};
+use super::batch_results::results;
 use super::client::{SqsClient, SqsQueue};
-use super::failure;
+use super::{BATCH_MAX, SIZE_MAX, failure};
 use crate::Error;
+use crate::batcher::BatchEntry;
 use crate::broker::{DeliveryDelay, OutgoingMessage, QueueName};
 use crate::step::DeliveryStep;
 
@@ -40,6 +41,10 @@ pub(super) struct SendEntry {
 }
 
 impl BatchEntry for SendEntry {
+    type Queue = SqsQueue;
+    const BATCH_MAX: usize = BATCH_MAX;
+    const SIZE_MAX: usize = SIZE_MAX;
+
     fn size(&self) -> usize {
         self.encoded.size
     }

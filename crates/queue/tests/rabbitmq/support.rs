@@ -40,10 +40,7 @@ pub(crate) struct Subject<const QUORUM: bool> {
 fn connect(port: u16, quorum: bool) -> (Arc<RabbitMq>, FaultProxy) {
     let network = FaultProxy::start(port);
     let mut options = options(format!("amqp://guest:guest@127.0.0.1:{}/%2f", network.port));
-    (options.queue_type, options.priorities) = match quorum {
-        true => (QueueType::Quorum, false),
-        false => (QueueType::Classic, true),
-    };
+    options.queue_type = if quorum { QueueType::Quorum } else { QueueType::Classic };
     (Arc::new(RabbitMq::new(options).expect("an address")), network)
 }
 

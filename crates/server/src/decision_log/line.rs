@@ -1,5 +1,6 @@
 //! Contents of a log line that both formats share.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display};
 
 use sluicegate_core::limit::Unit;
@@ -79,18 +80,26 @@ pub(super) fn shadowed<'a>(answer: &Answer<'a, '_>) -> impl Iterator<Item = &'a 
 pub(super) const API_KEY: &str = "apiKey";
 
 /// The dimensions whose values are hashed in the log, and the key of the hash.
-pub(super) struct SecretDimensions {
+pub(crate) struct SecretDimensions {
     dimensions: Vec<String>,
     key: [u8; 32],
 }
 
 impl SecretDimensions {
-    pub(super) fn new(dimensions: Vec<String>, key: [u8; 32]) -> Self {
+    pub(crate) fn new(dimensions: Vec<String>, key: [u8; 32]) -> Self {
         Self { dimensions, key }
     }
 
     pub(super) fn has(&self, dimension: &str) -> bool {
         dimension == API_KEY || self.dimensions.iter().any(|secret| secret == dimension)
+    }
+
+    /// Returns the value as it may be shown: a secret one as its hash.
+    pub(crate) fn shown<'v>(&self, dimension: &str, value: &'v str) -> Cow<'v, str> {
+        if self.has(dimension) {
+            return Cow::Owned(self.hash(value).to_string());
+        }
+        Cow::Borrowed(value)
     }
 
     /// Returns 32 hexadecimal digits that are equal for equal values, as in the keys of counters.

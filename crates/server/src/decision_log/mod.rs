@@ -62,7 +62,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use line::{Context, SecretDimensions};
+use line::Context;
+pub(crate) use line::SecretDimensions;
 use sample::Sampler;
 pub use sluicegate_config::SampleRate;
 use sluicegate_core::Timestamp;

@@ -36,7 +36,7 @@ pub(super) fn decision(
                 Field::Number(number) => itoa::Buffer::new().format(number).to_owned(),
                 Field::Text(text) => text,
             };
-            let key = name.as_str().to_owned();
+            let key = name.to_owned();
             response_headers_to_add.push(HeaderValue { key, value, raw_value: Vec::new() });
         });
     }

@@ -122,6 +122,6 @@ impl From<pb::InlineLimit> for InlineBody {
 }
 
 /// Converts an empty text into `None`.
-fn some_text(text: String) -> Option<String> {
+pub(super) fn some_text(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

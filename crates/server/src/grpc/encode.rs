@@ -110,6 +110,7 @@ pub(super) fn claim(
             message.start = allow.start.to_string();
             message.good_until = good_until.to_string();
             message.good_ms = good_until.since(allow.at).as_micros() / 1_000;
+            message.wait_ms = allow.start.since(allow.at).as_micros().div_ceil(1_000);
             message.decision = Some(encode(&Decision::Allow(allow)));
         }
         Claim::Spent => message.set_claim(ClaimKind::Spent),

@@ -79,9 +79,10 @@ impl RateLimiterService for GrpcLimiter {
 
     async fn claim(&self, request: Request<pb::ClaimRequest>) -> RpcResult<pb::ClaimResponse> {
         let caller = caller(&request);
-        let pb::ClaimRequest { request, claimant } = request.into_inner();
+        let pb::ClaimRequest { request, claimant, lead } = request.into_inner();
         let claimant = request::caller_id("claimant", caller.name(), &claimant)?;
-        let query = decode::query(request, caller.name(), self.service.request_id())?;
+        let mut query = decode::query(request, caller.name(), self.service.request_id())?;
+        request::set_lead(&mut query, decode::some_text(lead))?;
         let queries = [request::require_id(query)?];
         let response = self.service.claim(&queries[0], claimant, |rules, plan, claim| {
             encode::claim(claim, |decision| {

@@ -51,6 +51,7 @@ use sluicegate_core::Decision;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_service::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+use sluicegate_service::series::LatencySketch;
 
 pub use labels::Options;
 use labels::QueryLabels;
@@ -80,6 +81,32 @@ struct Inner {
     config_version: IntGaugeVec,
     config_load_failures: IntCounter,
     config_loaded: IntGauge,
+}
+
+/// Decisions since the start of the process, as the dashboard reads them every second.
+#[derive(Clone, Debug, Default)]
+pub struct DecisionCounts {
+    /// Admissions.
+    pub allowed: u64,
+    /// Denials of all kinds.
+    pub denied: u64,
+    /// Decisions that failed because the store did not answer.
+    pub errors: u64,
+    /// Durations of the decisions.
+    pub latency: LatencySketch,
+    /// Counts by rule.
+    pub rules: Vec<(Arc<str>, RuleCounts)>,
+}
+
+/// Decisions of one rule since the start of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// Admissions that were charged.
+    pub allowed: u64,
+    /// Denials by the rule.
+    pub denied: u64,
+    /// Admissions that the rule would have denied, if it were not a shadow rule.
+    pub shadow_denied: u64,
 }
 
 /// The result of an operation, for the label `result`.
@@ -183,6 +210,19 @@ impl Metrics {
     pub fn config_failed(&self) {
         self.0.config_load_failures.inc();
         self.0.config_loaded.set(0);
+    }
+
+    /// Returns the counts of all decisions. A peek is no decision: it charges nothing.
+    pub fn decisions(&self) -> DecisionCounts {
+        let mut counts = DecisionCounts { rules: self.0.scopes.counts(), ..Default::default() };
+        for operation in [Operation::Acquire, Operation::Book] {
+            let [allowed, denied, never, banned, error] = self.0.operations.outcomes(operation);
+            counts.allowed += allowed;
+            counts.denied += denied + never + banned;
+            counts.errors += error;
+            counts.latency.merge(&self.0.operations.latencies(operation));
+        }
+        counts
     }
 
     /// Returns the registry, in which other parts of the process register their metrics.

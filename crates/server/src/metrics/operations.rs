@@ -1,7 +1,7 @@
 //! Latency of every operation, and the results of decisions.
 //!
 //! All cores count here, so the counters are striped: each thread uses one stripe, and a scrape
-//! adds them up.
+//! adds them up. The dashboard reads the same counters once a second.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use sluicegate_core::Span;
 use sluicegate_service::metrics::{Family, FamilyBuilder, Registry};
+use sluicegate_service::series::LatencySketch;
 
 use super::Outcome;
 use crate::service::Operation;
@@ -26,7 +27,8 @@ static FAMILIES: [Family; 2] = [
     ),
 ];
 
-/// Upper bounds of the buckets. Alerts and documented guarantees refer to 20, 50 and 100 ms.
+/// Upper bounds of the exported buckets, each a bound of [`LatencySketch`]. Alerts and documented
+/// guarantees refer to 20, 50 and 100 ms.
 const BOUNDS_US: [u64; 14] = [
     50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
     1_000_000,
@@ -44,10 +46,19 @@ struct Stripe([OperationCounters; Operation::ALL.len()]);
 
 #[derive(Debug, Default)]
 pub(super) struct OperationCounters {
-    /// One more than the bounds, for operations above the last bound.
-    buckets: [AtomicU64; BOUNDS_US.len() + 1],
+    /// The buckets of a [`LatencySketch`].
+    buckets: LatencyBuckets,
     micros: AtomicU64,
     outcomes: [AtomicU64; Outcome::ALL.len()],
+}
+
+#[derive(Debug)]
+struct LatencyBuckets([AtomicU64; LatencySketch::BUCKETS]);
+
+impl Default for LatencyBuckets {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
 }
 
 impl OperationMetrics {
@@ -66,8 +77,7 @@ impl OperationMetrics {
     pub(super) fn record(&self, operation: Operation, latency: Span) -> &OperationCounters {
         let counters = &self.0[stripe()].0[operation as usize];
         let micros = latency.as_micros();
-        let bucket = BOUNDS_US.iter().take_while(|&&bound| micros > bound).count();
-        counters.buckets[bucket].fetch_add(1, Relaxed);
+        counters.buckets.0[LatencySketch::bucket(micros)].fetch_add(1, Relaxed);
         counters.micros.fetch_add(micros, Relaxed);
         counters
     }
@@ -75,13 +85,14 @@ impl OperationMetrics {
     fn collect(&self, [latencies, decisions]: &mut [FamilyBuilder; FAMILIES.len()]) {
         for operation in Operation::ALL {
             let name = operation.name();
-            let bucket = |number: usize| self.sum(operation, |c| &c.buckets[number]);
-            let within = BOUNDS_US.iter().enumerate();
-            let within: Vec<_> =
-                within.map(|(number, &bound)| (seconds(bound), bucket(number))).collect();
-            let above = bucket(BOUNDS_US.len());
-            let count = within.iter().map(|&(_, count)| count).sum::<u64>() + above;
+            let latencies_of = self.latencies(operation);
+            let count = latencies_of.count();
             if count > 0 {
+                let within = BOUNDS_US.into_iter().scan(0, |below, bound| {
+                    let up_to = latencies_of.count_up_to(bound);
+                    let within = up_to - std::mem::replace(below, up_to);
+                    Some((seconds(bound), within))
+                });
                 let sum = seconds(self.sum(operation, |counters| &counters.micros));
                 latencies.add_histogram(&[name], within, count, sum);
             }
@@ -92,6 +103,17 @@ impl OperationMetrics {
                 }
             }
         }
+    }
+
+    /// Returns the latencies of an operation.
+    pub(super) fn latencies(&self, operation: Operation) -> LatencySketch {
+        let bucket = |number: usize| self.sum(operation, |counters| &counters.buckets.0[number]);
+        LatencySketch::from_counts(std::array::from_fn(bucket))
+    }
+
+    /// Returns the number of results of an operation, in the order of [`Outcome::ALL`].
+    pub(super) fn outcomes(&self, operation: Operation) -> [u64; Outcome::ALL.len()] {
+        Outcome::ALL.map(|one| self.sum(operation, |counters| &counters.outcomes[one as usize]))
     }
 
     fn sum(&self, operation: Operation, counter: impl Fn(&OperationCounters) -> &AtomicU64) -> u64 {

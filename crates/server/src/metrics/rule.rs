@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use sluicegate_core::Limit;
 use sluicegate_service::metrics::{Family, FamilyBuilder};
 
-use super::Outcome;
+use super::{Outcome, RuleCounts};
 
 pub(super) static FAMILIES: [Family; 5] = [
     Family::counter(
@@ -100,6 +100,19 @@ impl RuleMetrics {
         if let Some((_, denials)) = self.limits.iter().find(|(known, _)| known == limit) {
             denials.fetch_add(1, Relaxed);
         }
+    }
+
+    /// Returns the counts of the rule for all models and tenants.
+    pub(super) fn counts(&self) -> RuleCounts {
+        let Counters { chunks, shadow_denials, .. } = &*self.counters;
+        let shadow_denied = shadow_denials.load(Relaxed);
+        let mut counts = RuleCounts { shadow_denied, ..Default::default() };
+        for counters in chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()) {
+            let of = |outcome: Outcome| counters.outcomes[outcome as usize].load(Relaxed);
+            counts.allowed += of(Outcome::Allowed);
+            counts.denied += of(Outcome::Denied) + of(Outcome::Never) + of(Outcome::Banned);
+        }
+        counts
     }
 
     /// Adds the series of the rule to each family.

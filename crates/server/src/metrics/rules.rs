@@ -12,9 +12,9 @@ use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::{Charge, Decision, Plan};
 use sluicegate_service::metrics::{FamilyBuilder, Registry};
 
-use super::Outcome;
 use super::labels::{Labels, Options, QueryLabels};
 use super::rule::{FAMILIES, RuleMetrics};
+use super::{Outcome, RuleCounts};
 use crate::answer::Answer;
 
 /// The scope of all inline rules of queries: clients choose their names, so names have no separate
@@ -78,6 +78,16 @@ impl RuleMetricsTable {
             index
         });
         place
+    }
+
+    /// Returns the counts of each rule, in the order of their names.
+    pub(super) fn counts(&self) -> Vec<(Arc<str>, RuleCounts)> {
+        let index = self.0.load_full();
+        let mut counts: Vec<_> =
+            index.rules.iter().map(|(name, rule)| (name.clone(), rule.counts())).collect();
+        counts.push((INLINE.into(), index.inline.counts()));
+        counts.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        counts
     }
 
     fn collect(&self, families: &mut [FamilyBuilder; FAMILIES.len()]) {

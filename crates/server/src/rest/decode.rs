@@ -19,12 +19,17 @@ use super::problem::Problem;
 use crate::request;
 
 /// The bytes of a body with a JSON content type.
-pub(super) struct JsonBody(pub(super) Bytes);
+pub(crate) struct JsonBody(pub(crate) Bytes);
 
 /// The body size limit of a router.
-pub(super) trait BodyLimit {
+pub(crate) trait BodyLimit {
     /// Returns the maximum size of a body.
     fn body_limit(&self) -> usize;
+
+    /// Returns the name of the option with the limit.
+    fn option(&self) -> &'static str {
+        "server.body_limit"
+    }
 }
 
 impl<R: BodyLimit + Send + Sync> FromRequest<R> for JsonBody {
@@ -36,21 +41,19 @@ impl<R: BodyLimit + Send + Sync> FromRequest<R> for JsonBody {
         let body = request.into_body();
         // Announced as too large: not a byte of it is read.
         if body.size_hint().lower() > body_limit as u64 {
-            return Err(too_large());
+            return Err(too_large(router.option()));
         }
         let bytes = to_bytes(body, body_limit).await.map_err(|error| {
             let limit = error.source().is_some_and(|source| source.is::<LengthLimitError>());
-            if limit { too_large() } else { broken_off() }
+            if limit { too_large(router.option()) } else { broken_off() }
         })?;
         Ok(Self(bytes))
     }
 }
 
-fn too_large() -> Problem {
-    Problem::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "the body is too large: send a smaller one, or raise server.body_limit",
-    )
+fn too_large(option: &str) -> Problem {
+    let detail = format!("the body is too large: send a smaller one, or raise {option}");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
 }
 
 fn broken_off() -> Problem {
@@ -89,7 +92,7 @@ pub(super) fn flat(body: &[u8], id: RequestId) -> Result<Query<'_>, Problem> {
 }
 
 /// Decodes a body of a known type; the problem names the path of the invalid field.
-pub(super) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+pub(crate) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

@@ -44,16 +44,7 @@ pub(super) fn allow(answer: &Answer<'_, '_>, handle: Option<&str>) -> Vec<u8> {
 /// Encodes a denial in a status mode: as above, plus the limit in words.
 pub(super) fn exceeded(answer: &Answer<'_, '_>) -> Vec<u8> {
     object(|json| {
-        let detail = match answer.hit() {
-            Some(hit) if hit.charge.bans() => format!("Banned by the rule {}", hit.name()),
-            hit => {
-                let limit = hit.map(|hit| hit.limit.in_words()).unwrap_or_default();
-                let advice =
-                    answer.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
-                format!("Rate limit exceeded: {limit}{advice}")
-            }
-        };
-        json.string("detail", &detail);
+        json.string("detail", &answer.detail());
         json.boolean("allowed", false);
         denial(answer, json);
         forecast(answer, json);
@@ -116,6 +107,7 @@ pub(super) fn claimed(
             json.word("claim", "go");
             json.instant("goodUntil", good_until);
             json.number("goodMs", good_until.since(allow.at).as_micros() / 1_000);
+            json.number("waitMs", wait_ms(allow.at, allow.start));
             decided(&Decision::Allow(allow), json);
         }
         Claim::Spent => json.word("claim", "spent"),
@@ -136,7 +128,12 @@ fn wait(claim: &str, at: Timestamp, start: Timestamp, json: &mut JsonObject<'_>)
     json.word("claim", claim);
     json.instant("at", at);
     json.instant("start", start);
-    json.number("waitMs", start.since(at).as_micros().div_ceil(1_000));
+    json.number("waitMs", wait_ms(at, start));
+}
+
+/// Returns the time from `at` to `start`, rounded up: zero if the start is over.
+fn wait_ms(at: Timestamp, start: Timestamp) -> u64 {
+    start.since(at).as_micros().div_ceil(1_000)
 }
 
 /// Encodes the result of settling. Callers pass the metadata on, so it has their field names.

@@ -1,11 +1,13 @@
 //! REST: `/rate-limit/allow` for gateways, and `/v1` for all operations of the limiter.
 
-mod decode;
+pub(crate) mod decode;
 mod encode;
 mod explain;
+mod forward_auth;
 mod openapi;
 pub mod overrides;
 mod problem;
+pub mod queues;
 mod reset;
 mod usage;
 
@@ -35,7 +37,7 @@ use crate::ticket::Ticket;
 pub const BODY_LIMIT: usize = 64 * 1024;
 
 type Shared = State<Arc<Service>>;
-type HandlerResult = Result<Response, Problem>;
+pub(crate) type HandlerResult = Result<Response, Problem>;
 
 /// Returns a router with every route; tests call it without a socket.
 ///
@@ -44,6 +46,7 @@ type HandlerResult = Result<Response, Problem>;
 pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
     Router::new()
         .route("/rate-limit/allow", only(post(allow)))
+        .route("/v1/forward-auth", only(get(forward_auth::forward_auth)))
         .route("/v1/acquire", only(post(acquire)))
         .route("/v1/check", only(post(check)))
         .route("/v1/book", only(post(book)))
@@ -52,15 +55,22 @@ pub fn router(service: Arc<Service>, body_limit: usize) -> Router {
         .route("/v1/release", only(post(release)))
         .route("/v1/renew", only(post(renew)))
         .route("/v1/cancel", only(post(cancel)))
-        .route("/v1/usage", only(post(usage::usage)))
         .route("/v1/users/{id}/usage", only(get(usage::of_user)))
         .route("/v1/tenants/{id}/usage", only(get(usage::of_tenant)))
         .route("/v1/models/{id}/usage", only(get(usage::of_model)))
-        .route("/v1/reset", only(post(reset::reset)))
-        .route("/v1/explain", only(post(explain::explain)))
         .route("/openapi.json", only(get(openapi::document)))
         .merge(openapi::pages())
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "unknown path: see /docs") })
+        .with_state(RestState { service: service.clone(), body_limit })
+        .merge(inspection(service, body_limit))
+}
+
+/// Returns the routes that show and reset the usage of a caller. The admin listener has them, too.
+pub fn inspection(service: Arc<Service>, body_limit: usize) -> Router {
+    Router::new()
+        .route("/v1/usage", only(post(usage::usage)))
+        .route("/v1/explain", only(post(explain::explain)))
+        .route("/v1/reset", only(post(reset::reset)))
         .with_state(RestState { service, body_limit })
 }
 
@@ -85,7 +95,7 @@ impl FromRef<RestState> for Arc<Service> {
 }
 
 /// Adds the answer to a method that the path does not support.
-fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRouter<S> {
+pub(crate) fn only<S: Clone + Send + Sync + 'static>(route: MethodRouter<S>) -> MethodRouter<S> {
     route.fallback(|| async {
         Problem::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -147,7 +157,7 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
     let mut response = match answer.decision() {
         Decision::Allow(_) => json(admission),
         Decision::Deny(_) if answer.is_full() => {
-            let mut response = Problem::store_full().into_response();
+            let mut response = unavailable(Problem::store_full(), denied);
             if let Some(wait) = answer.retry_after() {
                 let wait = HeaderValue::from(wait.as_secs_ceil());
                 response.headers_mut().insert(header::RETRY_AFTER, wait);
@@ -162,11 +172,22 @@ fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Re
             response
         }
         Decision::Closed(closed) if closed.until.is_some() => {
-            Problem::store_lost_memory().into_response()
+            unavailable(Problem::store_lost_memory(), denied)
         }
-        Decision::Closed(_) => return Problem::store_unavailable().into_response(),
+        Decision::Closed(_) => return unavailable(Problem::store_unavailable(), denied),
     };
     headers::write(answer, response.headers_mut());
+    response
+}
+
+/// Returns the response to a request that the outage policy denies: 503, but 403 in the mode for NGINX
+/// `auth_request`, which answers 500 to every status other than 2xx, 401 and 403.
+fn unavailable(problem: Problem, denied: StatusCode) -> Response {
+    if denied != StatusCode::FORBIDDEN {
+        return problem.into_response();
+    }
+    let mut response = problem.with_status(denied).into_response();
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));
     response
 }
 
@@ -227,8 +248,9 @@ async fn claim(
 ) -> HandlerResult {
     let body: request::ClaimBody = decode::shaped(&body)?;
     let claimant = request::caller_id("claimant", caller.name(), &body.claimant)?;
-    let query = request::require_id(body.request.query(caller.name(), service.request_id())?)?;
-    let queries = [query];
+    let mut query = body.request.query(caller.name(), service.request_id())?;
+    request::set_lead(&mut query, body.lead)?;
+    let queries = [request::require_id(query)?];
     let response = service.claim(&queries[0], claimant, |rules, plan, claim| {
         json(encode::claimed(claim, |decision, json| {
             let answer =
@@ -266,7 +288,7 @@ fn ended(ended: EndResult) -> Response {
     json(serde_json::json!({ "replayed": ended.replayed }).to_string())
 }
 
-fn json(body: impl Into<Body>) -> Response {
+pub(crate) fn json(body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRef, Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRef, Path, Query as Parameters, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use axum::{Extension, Router};
@@ -56,14 +57,26 @@ async fn set(
     Ok(response)
 }
 
+/// The query parameters of a removal.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Removal {
+    /// Reason for the audit log.
+    #[serde(default)]
+    reason: String,
+}
+
 async fn remove(
     State(overrides): Shared,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
+    parameters: Result<Parameters<Removal>, QueryRejection>,
 ) -> HandlerResult {
+    let Parameters(Removal { reason }) =
+        parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
     let Ok(Path(id)) = id else {
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown override id"));
     };
-    overrides.remove(&id, caller.name()).await?;
+    overrides.remove(&id, caller.name(), &reason).await?;
     Ok(json(serde_json::json!({ "removed": id }).to_string()))
 }

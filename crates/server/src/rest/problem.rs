@@ -7,6 +7,7 @@ use serde::Serialize;
 use sluicegate_core::query::QueryError;
 use sluicegate_core::store::Error;
 
+use crate::answer::store_refusal;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::service::ServiceError;
 
@@ -25,6 +26,9 @@ pub struct Problem {
     /// The invalid field.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
+    /// A word for programs, where several problems have the same status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
 }
 
 impl Problem {
@@ -36,29 +40,45 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             field: None,
+            reason: None,
         }
+    }
+
+    /// Adds a word for programs.
+    #[must_use]
+    pub(crate) fn because(self, reason: &'static str) -> Self {
+        Self { reason: Some(reason), ..self }
+    }
+
+    /// Prefixes the field with the path of the enclosing value.
+    #[must_use]
+    pub(crate) fn inside(self, place: &str) -> Self {
+        let Some(field) = &self.field else { return self };
+        let (field, detail) = (format!("{place}.{field}"), format!("{place}.{}", self.detail));
+        Self { field: Some(field), detail, ..self }
     }
 
     /// Returns the problem that the store did not answer and the outage policy denies.
     pub fn store_unavailable() -> Self {
-        let detail = "STORE_UNAVAILABLE: the store of the limits does not answer: retry later";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, store_refusal::UNAVAILABLE)
     }
 
     /// Returns the problem that several keys together used up the limit, because the store has no
     /// room for a counter of each.
     pub fn store_full() -> Self {
-        let detail = "STORE_FULL: the store has no room for another counter, and the counter that \
-                      new keys share is at its limit: raise store.keys_max";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, store_refusal::FULL)
     }
 
     /// Returns the problem that the store lost its data, so that rules are closed until the lost
     /// usage has left their windows.
     pub fn store_lost_memory() -> Self {
-        let detail = "STORE_LOST_MEMORY: the store of the limits lost its data, and the rule is \
-                      closed for the length of its window";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, store_refusal::LOST_MEMORY)
+    }
+
+    /// Returns the same problem with another status.
+    pub fn with_status(self, status: StatusCode) -> Self {
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        Self { title, status: status.as_u16(), ..self }
     }
 
     /// Creates a problem with an invalid request.
@@ -82,7 +102,7 @@ impl IntoResponse for Problem {
             StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = header::HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(self.status, 429 | 503) {
             response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from(1));
         }
         response

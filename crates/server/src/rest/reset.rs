@@ -9,6 +9,7 @@
 //! | `?all=true` | every counter that the request is charged on |
 //! | none | the counters, if all of them belong to one rule; otherwise a 400 that names the rules |
 //! | `?dry_run=true` in addition | nothing: the answer lists what would be deleted |
+//! | `?reason=TEXT` in addition | the reason is written to the audit log |
 
 use std::sync::Arc;
 
@@ -24,8 +25,9 @@ use super::decode::JsonBody;
 use super::problem::Problem;
 use super::{decode, usage};
 use crate::auth::Caller;
+use crate::overrides::REASON_BYTES_MAX;
 use crate::request::Request;
-use crate::service::Service;
+use crate::service::{AuditEntry, Service};
 
 /// Deletes the usage of the counters that a request is charged on.
 pub(super) async fn reset(
@@ -48,15 +50,19 @@ pub(super) async fn reset(
         let would: Vec<_> = would.map(|(rule, key)| json!({ "rule": rule, "key": key })).collect();
         return Ok(super::json(json!({ "reset": [], "wouldReset": would }).to_string()));
     }
-    let answered = service.reset(
-        &query,
-        |rule| selection.takes(rule),
-        |plan| {
-            let keys: Vec<_> = plan.charges().iter().map(|charge| charge.key.to_string()).collect();
-            super::json(json!({ "reset": keys }).to_string())
-        },
-    );
-    Ok(answered.await?)
+    let keys = |plan: &Plan<'_>| -> Vec<String> {
+        plan.charges().iter().map(|charge| charge.key.to_string()).collect()
+    };
+    let reset = service.reset(&query, |rule| selection.takes(rule), keys).await?;
+    service.audit().record(AuditEntry {
+        at: service.now(),
+        by: caller.name().to_owned(),
+        action: "reset",
+        target: reset.join(", "),
+        reason: selection.reason,
+        detail: format!("counters: {}", reset.len()),
+    });
+    Ok(super::json(json!({ "reset": reset }).to_string()))
 }
 
 /// Returns the counters of a plan, each with its rule.
@@ -72,6 +78,8 @@ struct RuleSelection {
     rules: Vec<String>,
     all: bool,
     dry_run: bool,
+    /// Reason for the audit log.
+    reason: String,
 }
 
 impl RuleSelection {
@@ -80,13 +88,19 @@ impl RuleSelection {
         for (name, value) in parameters {
             match (name.as_str(), value.as_str()) {
                 ("rule", _) => selection.rules.push(value),
+                ("reason", _) if value.len() > REASON_BYTES_MAX => {
+                    let right = format!("write at most {REASON_BYTES_MAX} bytes");
+                    return Err(Problem::field(name, right));
+                }
+                ("reason", _) => selection.reason = value,
                 ("all", "true" | "false") => selection.all = value == "true",
                 ("dry_run", "true" | "false") => selection.dry_run = value == "true",
                 ("all" | "dry_run", _) => {
                     return Err(Problem::field(name, "write true or false"));
                 }
                 _ => {
-                    let right = "is unknown: write rule=NAME, all=true or dry_run=true";
+                    let right =
+                        "is unknown: write rule=NAME, all=true, dry_run=true or reason=TEXT";
                     return Err(Problem::field(name, right));
                 }
             }

@@ -46,6 +46,11 @@ pub struct Capacity {
     pub records_max: usize,
 }
 
+impl Capacity {
+    /// Capacity of a store that decides for this node during an outage of Redis: at most 20 MB.
+    pub const FALLBACK: Self = Self { keys_max: 200_000, records_max: 20_000 };
+}
+
 impl Default for Capacity {
     /// Limits that take about 200 MB when they are reached.
     fn default() -> Self {

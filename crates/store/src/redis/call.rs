@@ -386,10 +386,12 @@ impl Call {
         }
     }
 
-    /// Returns an operation on the overrides that all nodes share.
-    pub(super) fn on_overrides(operation: OverrideOperation<'_>, names: &KeyNames) -> Self {
+    /// Returns an operation on texts that all nodes share, such as the overrides, in the hash `key`.
+    pub(super) fn on_shared_texts(
+        operation: OverrideOperation<'_>,
+        (key, slot): (Vec<u8>, Option<ClusterSlot>),
+    ) -> Self {
         let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
-        let (key, slot) = names.overrides();
         keys.push(&key);
         let name = match operation {
             OverrideOperation::Read(known) => {

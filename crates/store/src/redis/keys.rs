@@ -108,6 +108,13 @@ impl KeyNames {
         (name, slot)
     }
 
+    /// Returns the key of the summaries of all nodes, and its slot in a cluster.
+    pub(super) fn summaries(&self) -> (Vec<u8>, Option<ClusterSlot>) {
+        let name = format!("{}{{summaries}}", self.prefix).into_bytes();
+        let slot = (self.layout == Layout::BySlot).then(|| ClusterSlot::of(&name));
+        (name, slot)
+    }
+
     /// Returns the key of an id's record.
     pub(super) fn record(&self, slot: Option<ClusterSlot>, id: Id) -> Vec<u8> {
         self.of_id(slot, "id", id)

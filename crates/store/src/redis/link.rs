@@ -36,7 +36,7 @@ use super::failure::{CallFailure, FENCED, WriteRefusal};
 use super::heartbeat::{DataLoss, Heartbeats};
 use super::keys::KeyNames;
 use super::reply::Reply;
-use super::script::{Script, ScriptClock, ScriptKind, VERSION};
+use super::script::{Script, ScriptHead, ScriptKind, VERSION};
 use super::sentinel::LinkTarget;
 use super::server::{ConnectError, RedisEndpoint, ServerInfo, eviction_policy};
 use crate::clock::MonotonicClock;
@@ -141,7 +141,7 @@ impl QueuedCall {
 /// Settings of a link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkOptions {
-    pub(super) clock: ScriptClock,
+    pub(super) script_head: ScriptHead,
     /// Timeout of a batch. A reply that takes longer closes the connection.
     pub(super) reply_timeout: Duration,
     /// The same for a batch with a patient call, and for pings.
@@ -390,9 +390,9 @@ impl LinkTask {
     async fn connect(
         &self,
     ) -> Result<(RedisEndpoint, MultiplexedConnection, ServerInfo), ConnectError> {
-        let LinkOptions { clock, reply_timeout, .. } = &self.options;
+        let LinkOptions { script_head, reply_timeout, .. } = &self.options;
         let server = self.target.find(*reply_timeout * 5).await?;
-        let (mut connection, info) = server.connect(clock, *reply_timeout).await?;
+        let (mut connection, info) = server.connect(script_head, *reply_timeout).await?;
         self.target.verify(&mut connection, *reply_timeout * 5).await?;
         // The heartbeat comes before any decision: a restarted server may have lost its data.
         self.send_heartbeat(&server, &mut connection, &info, *reply_timeout * 5).await?;

@@ -20,6 +20,7 @@ mod connection;
 mod denial_cache;
 mod failure;
 mod heartbeat;
+mod inspection;
 mod keys;
 mod link;
 mod log_cache;
@@ -54,6 +55,7 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 pub use failure::WriteRefusal;
+pub use inspection::{ServerInspection, inspect};
 pub use link::ConnectionState;
 pub use operation_stats::{OperationStats, RedisOperation};
 pub use retry::RetryPolicy;
@@ -72,7 +74,7 @@ use plan_parts::{PlanPart, PlanSplit, slots_of};
 use reply::Reply;
 use retry::{ExecutionTracker, Retrier};
 use rollback::{RollbackGuard, Rollbacks};
-use script::ScriptClock;
+use script::{ScriptClock, ScriptHead};
 use slot::ClusterSlot;
 
 /// Settings of the Redis store.
@@ -90,6 +92,9 @@ pub struct Options {
     pub on_loss: DataLossPolicy,
     /// Maximum number of connections, one to each server.
     pub connections_max: Option<usize>,
+    /// Minimum lifetime of a counter after its last use. Counters live for two of their windows
+    /// anyway.
+    pub ttl_min: Duration,
 }
 
 impl Options {
@@ -107,6 +112,7 @@ impl Options {
             deny_cache: Duration::from_secs(1),
             on_loss: DataLossPolicy::default(),
             connections_max: None,
+            ttl_min: Duration::ZERO,
         }
     }
 }
@@ -155,18 +161,22 @@ impl Redis {
     /// Returns the scripts of such a store for Redis 7, the fast one first.
     #[cfg(feature = "test-clock")]
     pub fn scripts_with_clock_in_key(key_prefix: &str) -> [String; 2] {
-        let scripts = script::Scripts::new(&ScriptClock::Key(format!("{key_prefix}clock")), 7);
+        let scripts = {
+            let clock = ScriptClock::Key(format!("{key_prefix}clock"));
+            script::Scripts::new(&ScriptHead::of(clock), 7)
+        };
         [script::ScriptKind::Fast, script::ScriptKind::Full]
             .map(|which| scripts.get(which).text.clone())
     }
 
     fn with_clock(options: Options, clock: ScriptClock) -> Self {
-        let Options { topology, key_prefix, retry, deny_cache, on_loss, connections_max } = options;
+        let Options { topology, key_prefix, retry, deny_cache, on_loss, connections_max, ttl_min } =
+            options;
         let (time, sent) = (MonotonicClock::new(), Arc::new(TrafficCounters::default()));
         let names = Arc::new(KeyNames::new(key_prefix, topology.layout()));
         let heartbeats = Arc::new(Heartbeats::new(names.clone(), on_loss, time));
         let link_options = LinkOptions {
-            clock,
+            script_head: ScriptHead { clock, ttl_min },
             reply_timeout: retry.timeout,
             patient_timeout: retry.patient().timeout,
             sent: sent.clone(),

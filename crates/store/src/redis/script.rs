@@ -4,6 +4,8 @@
 //! everything else. Redis runs a script from its first line on every call, so code that the small
 //! one does not need would slow down every decision.
 
+use std::time::Duration;
+
 use redis::Script as Hashed;
 
 macro_rules! lua {
@@ -18,6 +20,30 @@ const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "r
 pub(super) const VERSION: &str = "v2";
 
 const HEARTBEAT: &[&str] = lua!("clock" "common" "heartbeat");
+
+/// The first lines of a script: its clock and its options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ScriptHead {
+    /// Source of the time.
+    pub(super) clock: ScriptClock,
+    /// Minimum lifetime of a counter.
+    pub(super) ttl_min: Duration,
+}
+
+impl ScriptHead {
+    /// Returns the head of scripts without options.
+    pub(super) const fn of(clock: ScriptClock) -> Self {
+        Self { clock, ttl_min: Duration::ZERO }
+    }
+
+    fn text(&self) -> String {
+        format!("{}{}", self.clock.text(), ttl_line(self.ttl_min))
+    }
+}
+
+fn ttl_line(ttl_min: Duration) -> String {
+    format!("local TTL_MIN_MS = {}\n", ttl_min.as_millis())
+}
 
 /// Source of the time that a script uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,15 +101,16 @@ const fn head(version: u64) -> &'static str {
 /// Returns the script that counts heartbeats, for a server of this major version. It always uses
 /// the clock of the server.
 pub(super) fn heartbeat(version: u64) -> String {
-    std::iter::once(head(version)).chain(HEARTBEAT.iter().copied()).collect()
+    let ttl = ttl_line(Duration::ZERO);
+    [head(version), &ttl].into_iter().chain(HEARTBEAT.iter().copied()).collect()
 }
 
 impl Scripts {
     /// Returns the scripts for a server of this major version.
-    pub(super) fn new(clock: &ScriptClock, version: u64) -> Self {
+    pub(super) fn new(first_lines: &ScriptHead, version: u64) -> Self {
         let script = |pieces: &[&str]| {
-            let time = clock.text();
-            let text = [head(version), &time].into_iter().chain(pieces.iter().copied());
+            let first_lines = first_lines.text();
+            let text = [head(version), &first_lines].into_iter().chain(pieces.iter().copied());
             let text: String = text.collect();
             let hash = Hashed::new(&text).get_hash().to_owned();
             Script { text, hash }

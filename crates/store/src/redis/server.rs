@@ -10,7 +10,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::failure::WriteRefusal;
-use super::script::{ScriptClock, ScriptKind, Scripts};
+use super::script::{ScriptHead, ScriptKind, Scripts};
 pub(super) use crate::redis_servers::RedisEndpoint;
 
 /// Address of a server in a cluster or behind sentinels: `host:port`.
@@ -89,14 +89,14 @@ impl RedisEndpoint {
     /// A server that accepts connections but does not answer counts as unreachable.
     pub(super) async fn connect(
         &self,
-        clock: &ScriptClock,
+        script_head: &ScriptHead,
         reply_timeout: Duration,
     ) -> Result<(MultiplexedConnection, ServerInfo), ConnectError> {
         let mut connection = self.dial().await?;
         // Longer than for a decision: the server has to load the scripts, once per connection.
         let reply_timeout = reply_timeout * 5;
         let info: String = query(&mut connection, &redis::cmd("INFO"), reply_timeout).await?;
-        let info = ServerInfo::read(&info, clock);
+        let info = ServerInfo::read(&info, script_head);
         for which in [ScriptKind::Fast, ScriptKind::Full] {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&info.scripts.get(which).text);
@@ -148,11 +148,11 @@ pub(super) async fn query<T: FromRedisValue>(
 }
 
 impl ServerInfo {
-    fn read(info: &str, clock: &ScriptClock) -> Self {
+    fn read(info: &str, script_head: &ScriptHead) -> Self {
         let version = field(info, "redis_version").unwrap_or("0").to_owned();
         let major = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0);
         Self {
-            scripts: Scripts::new(clock, major),
+            scripts: Scripts::new(script_head, major),
             version,
             major,
             run_id: field(info, "run_id").unwrap_or("unknown").to_owned(),
@@ -178,13 +178,14 @@ fn policy_in(info: &str) -> String {
 }
 
 /// Returns the value of a line `name:value`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.map(str::trim)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::script::ScriptClock;
     use super::*;
 
     #[test]
@@ -193,7 +194,8 @@ mod tests {
         assert_eq!(field(info, "redis_version"), Some("6.2.14"));
         assert_eq!(field(info, "version"), None);
         let script = |info| {
-            ServerInfo::read(info, &ScriptClock::Server).scripts.get(ScriptKind::Fast).text.clone()
+            let head = ScriptHead::of(ScriptClock::Server);
+            ServerInfo::read(info, &head).scripts.get(ScriptKind::Fast).text.clone()
         };
         assert!(!script(info).starts_with("#!lua"), "a syntax error before 7");
         assert!(script("redis_version:7.0.15").starts_with("#!lua\n"));

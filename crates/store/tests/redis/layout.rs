@@ -22,15 +22,37 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Options)) -> Self {
         let server = RedisServer::start(Version::System, &[]);
+        let mut options = Self::options(&server);
+        change(&mut options);
+        Self { store: Redis::new(options), server, clock: MonotonicClock::new() }
+    }
+
+    /// A store whose time is the key `sg:clock`.
+    async fn with_settable_clock() -> Self {
+        let server = RedisServer::start(Version::System, &[]);
+        let store = Redis::with_clock_in_key(Self::options(&server));
+        let fixture = Self { store, server, clock: MonotonicClock::new() };
+        assert!(fixture.store.wait_until_up(Duration::from_secs(20)).await, "no connection");
+        fixture
+    }
+
+    fn set_now(&self, micros: u64) {
+        redis::cmd("SET").arg("sg:clock").arg(micros).exec(&mut self.look()).expect("set");
+    }
+
+    fn options(server: &RedisServer) -> Options {
         let long = Duration::from_secs(10);
-        let options = Options {
+        Options {
             // The cache uses the clock of this node, the store one that the tests set.
             deny_cache: Duration::ZERO,
             retry: RetryPolicy { timeout: long, retries: 0, deadline: long },
             ..Options::new(RedisEndpoint::at("127.0.0.1", server.port))
-        };
-        Self { store: Redis::new(options), server, clock: MonotonicClock::new() }
+        }
     }
 
     fn look(&self) -> Connection {
@@ -162,4 +184,82 @@ async fn members_are_short_enough_for_the_compact_encoding() {
     assert_eq!(encoding, "listpack");
     let count: u64 = redis::cmd("ZCARD").arg(key).query(&mut look).expect("a count");
     assert_eq!(count, 50);
+}
+
+/// SPEC C5: other programs read the log of a literal key, so its scores are milliseconds.
+#[tokio::test]
+async fn scores_under_a_literal_key_are_milliseconds_rounded_up() {
+    let fixture = Fixture::with_settable_clock().await;
+    let key = "worker:ratelimit:gemini";
+    let literal = Rule { key: Some(key.to_owned()), ..rule(&["2/min"]).per(&[]) };
+    let rules = rules(literal);
+    let set_now = |micros: u64| fixture.set_now(micros);
+    let start = 1_794_865_035_520_400;
+    set_now(start);
+    assert!(fixture.acquire(&rules, &query(1)).await.is_allowed());
+    set_now(start + 100);
+    assert!(fixture.acquire(&rules, &query(2)).await.is_allowed());
+    let scores = |key: &str| -> Vec<(Vec<u8>, f64)> {
+        let mut read = redis::cmd("ZRANGE");
+        read.arg(key).arg(0).arg(-1).arg("WITHSCORES");
+        read.query(&mut fixture.look()).expect("scores")
+    };
+    let found: Vec<_> = scores(key).into_iter().map(|(_, score)| score).collect();
+    assert_eq!(found, [1_794_865_035_521.0; 2]);
+
+    // A window is never shorter than it says: the entry leaves at the rounded time.
+    let minute = 60_000_000;
+    set_now(start + minute);
+    let Decision::Deny(deny) = fixture.acquire(&rules, &query(3)).await else { panic!("denied") };
+    assert_eq!(deny.start.since(deny.at), Span::from_micros(600));
+    set_now(start + minute + 600);
+    assert!(fixture.acquire(&rules, &query(4)).await.is_allowed());
+    assert_eq!(scores(key).len(), 1, "ZCARD is the number in the window");
+}
+
+/// As milliseconds, the scores of the version before would be in a far future.
+#[tokio::test]
+async fn microseconds_of_an_earlier_version_are_converted_and_deny_no_longer_than_they_should() {
+    let fixture = Fixture::with_settable_clock().await;
+    let key = "worker:ratelimit:openai";
+    let rules = rules(Rule { key: Some(key.to_owned()), ..rule(&["3000/min"]).per(&[]) });
+    let start = 1_794_865_035_520_400;
+    let mut add = redis::cmd("ZADD");
+    add.arg(key);
+    for number in 0..2_500_u64 {
+        add.arg(start + number).arg(format!("old-{number}"));
+    }
+    add.exec(&mut fixture.look()).expect("added");
+    fixture.set_now(start + 10_000);
+    let peeked = |id| {
+        let (rules, fixture) = (&rules, &fixture);
+        async move {
+            let query = query(id);
+            let plan = rules.plan(&query, fixture.clock.now()).expect("a plan");
+            fixture.store.peek(&plan).await.expect("a decision").readings()[0].used
+        }
+    };
+    assert_eq!(peeked(1).await, 2_500);
+    assert!(fixture.acquire(&rules, &query(2)).await.is_allowed());
+    fixture.set_now(start + 60_000_000 + 2_000);
+    // Rounded up: 899 entries of the third millisecond, and the one of above.
+    assert_eq!(peeked(3).await, 900, "those of the first two milliseconds have left");
+    fixture.set_now(start + 61_000_000);
+    assert_eq!(peeked(4).await, 0);
+}
+
+#[tokio::test]
+async fn a_counter_lives_for_the_configured_minimum() {
+    let fixture = Fixture::with(|options| options.ttl_min = Duration::from_secs(500));
+    let rules = rules(rule(&["3/min", "5 tokens/s"]));
+    let mut query = query(1);
+    query.cost = Cost { input_tokens: Some(2), ..Cost::default() };
+    assert!(fixture.acquire(&rules, &query).await.is_allowed());
+    let mut look = fixture.look();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("sg:{R:ann#*").query(&mut look).expect("keys");
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    for key in keys {
+        let ttl: i64 = redis::cmd("TTL").arg(&key).query(&mut look).expect("a time");
+        assert!((495..=500).contains(&ttl), "{key}: {ttl}");
+    }
 }

@@ -9,6 +9,8 @@ pub mod dead_letters;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod faults;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
+pub mod remote;
+#[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod sending;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod settling;
@@ -74,6 +76,13 @@ impl<S: QueueSubject> QueueBench<S> {
         Self::with_leases_of(LEASE).await
     }
 
+    /// Creates a queue with other options.
+    pub(crate) async fn with_options(change: impl FnOnce(&mut Options)) -> Self {
+        let subject = S::fresh();
+        let queue = open_with(&subject, LEASE, change).await;
+        Self { subject, queue }
+    }
+
     /// Creates a queue whose leases expire.
     pub(crate) async fn with_leases_that_end() -> Self {
         Self::with_leases_of(S::VISIBILITY).await
@@ -81,7 +90,7 @@ impl<S: QueueSubject> QueueBench<S> {
 
     async fn with_leases_of(visibility: Span) -> Self {
         let subject = S::fresh();
-        let queue = open_with(&subject, visibility).await;
+        let queue = open_with(&subject, visibility, |_| {}).await;
         Self { subject, queue }
     }
 
@@ -105,10 +114,18 @@ impl<S: QueueSubject> QueueBench<S> {
         }
     }
 
-    /// Waits until the queue has this number of ready messages.
+    /// Returns the number of ready messages; `None` if the broker does not tell it.
+    pub(crate) async fn ready(&self) -> Option<u64> {
+        match self.queue.capabilities().depth {
+            true => Some(self.queue.depth().await.expect("a depth").ready),
+            false => None,
+        }
+    }
+
+    /// Waits until the queue has this number of ready messages, if the broker tells it.
     pub(crate) async fn wait_for_ready(&self, ready: u64) {
         loop {
-            if self.queue.depth().await.expect("a depth").ready == ready {
+            if self.ready().await.is_none_or(|found| found == ready) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -118,20 +135,25 @@ impl<S: QueueSubject> QueueBench<S> {
 
 /// Creates a queue with a unique name.
 pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
-    open_with(subject, LEASE).await
+    open_with(subject, LEASE, |_| {}).await
 }
 
-async fn open_with<S: QueueSubject>(subject: &S, visibility: Span) -> Queue {
+async fn open_with<S: QueueSubject>(
+    subject: &S,
+    visibility: Span,
+    change: impl FnOnce(&mut Options),
+) -> Queue {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("suite-{}-{number}", std::process::id());
-    let options = Options {
+    let mut options = Options {
         visibility,
         job_field: Some("AnalysisId".to_owned()),
         type_field: Some("type".to_owned()),
         clock: subject.clock(),
         ..Options::default()
     };
+    change(&mut options);
     let queue = Queue::new(subject.broker(), &name, options);
     queue.create().await.expect("created");
     queue.check().await.expect("there");
@@ -177,12 +199,16 @@ macro_rules! queue_suite {
             a_message_is_not_delivered_before_its_instant
             an_instant_that_has_passed_is_now
             urgent_messages_go_first_where_the_broker_can
+            messages_of_all_priorities_are_one_queue
+            a_body_above_the_maximum_of_the_queue_is_refused
+            a_message_that_is_too_old_is_a_dead_letter
             depth_counts_what_is_there
             purging_empties_a_queue
             a_missing_queue_is_named
         }
         $crate::queue_suite! { @ $subject, settling:
             what_is_acknowledged_is_gone
+            what_is_acknowledged_together_is_gone
             a_deferral_is_no_attempt
             a_retry_is_an_attempt
             a_message_is_forwarded_whole
@@ -202,6 +228,15 @@ macro_rules! queue_suite {
             looking_at_letters_leaves_them_there
             a_replayed_letter_is_what_its_producer_sent
             a_deleted_letter_is_gone
+        }
+        $crate::queue_suite! { @ $subject, remote:
+            a_client_settles_a_lease_once_and_may_repeat_it
+            a_client_retries_defers_requeues_and_dead_letters
+            a_lease_is_settled_on_another_node_where_the_broker_can
+            a_lease_that_ends_is_lost
+            open_leases_are_bounded
+            a_waiting_client_gets_what_is_sent_later
+            a_node_that_stops_requeues_what_its_clients_hold
         }
         $crate::queue_suite! { @ $apart, faults:
             a_restart_of_the_broker_loses_nothing

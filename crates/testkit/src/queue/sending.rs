@@ -11,6 +11,7 @@ pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
     message.content_type = Some("application/json".to_owned());
     message.headers.insert("traceparent".to_owned(), "00-ab-cd-01".to_owned());
     message.meta.booking = Some("b-1".to_owned());
+    message.meta.max_attempts = Some(7);
     let id = bench.queue.send(message.clone()).await.expect("sent");
     assert_eq!(id, message.id());
     let mut consumer = bench.consume().await;
@@ -132,7 +133,7 @@ pub async fn a_message_is_not_delivered_before_its_instant<S: QueueSubject>() {
     assert_eq!(body(&delivery), "now");
     delivery.ack().await.expect("acknowledged");
     bench.wait_for_ready(0).await;
-    if let Some(delayed) = bench.queue.depth().await.expect("a depth").delayed {
+    if let Some(delayed) = bench.queue.depth().await.ok().and_then(|depth| depth.delayed) {
         assert_eq!(delayed, 1);
     }
 }
@@ -166,8 +167,85 @@ pub async fn urgent_messages_go_first_where_the_broker_can<S: QueueSubject>() {
     }
 }
 
+pub async fn messages_of_all_priorities_are_one_queue<S: QueueSubject>() {
+    let bench = QueueBench::<S>::with_options(|options| options.priorities = true).await;
+    let priorities = [0, 9, 3, 0, 5, 1];
+    let batch = priorities.iter().map(|priority| {
+        (Message::new(format!("{priority}")).with_priority(*priority), DeliveryTime::Now)
+    });
+    for sent in bench.queue.send_batch(batch.collect()).await {
+        sent.expect("sent");
+    }
+    bench.wait_for_ready(6).await;
+    let mut peeked = Vec::new();
+    let show = |message: &Message| peeked.push(message.priority);
+    assert_eq!(bench.queue.peek(6, show).await.expect("peeked"), 6);
+    peeked.sort_unstable();
+    assert_eq!(peeked, [0, 0, 1, 3, 5, 9]);
+    let mut consumer = bench.consume().await;
+    let mut received = Vec::new();
+    let mut was_deferred = false;
+    while received.len() < 6 {
+        let delivery = consumer.receive_one().await.expect("received");
+        let priority = delivery.message().priority;
+        assert_eq!(priority.to_string(), body(&delivery));
+        // A message keeps its level when it comes again.
+        if priority == 9 && !was_deferred {
+            was_deferred = true;
+            delivery.defer(DeliveryTime::Now).await.expect("deferred");
+            continue;
+        }
+        received.push(priority);
+        delivery.ack().await.expect("acknowledged");
+    }
+    received.sort_unstable();
+    assert_eq!(received, [0, 0, 1, 3, 5, 9]);
+    bench.wait_for_ready(0).await;
+    // A consumer would take the next message, and a purge leaves what is in flight.
+    drop(consumer);
+    bench.queue.send(Message::new("x").with_priority(9)).await.expect("sent");
+    bench.wait_for_ready(1).await;
+    bench.queue.purge().await.expect("purged");
+    bench.wait_for_ready(0).await;
+}
+
+pub async fn a_body_above_the_maximum_of_the_queue_is_refused<S: QueueSubject>() {
+    let bench = QueueBench::<S>::with_options(|options| options.size_max = Some(10)).await;
+    let batch = ["0123456789", "0123456789a"].map(|body| (Message::new(body), DeliveryTime::Now));
+    let sent = bench.queue.send_batch(batch.into()).await;
+    assert!(sent[0].is_ok());
+    assert_eq!(sent[1], Err(Error::TooLarge { broker: "this queue", size: 11, max: 10 }));
+    bench.wait_for_ready(1).await;
+}
+
+pub async fn a_message_that_is_too_old_is_a_dead_letter<S: QueueSubject>() {
+    let age_max = Some(Span::from_micros(1));
+    let bench = QueueBench::<S>::with_options(|options| options.age_max = age_max).await;
+    bench.send(&["old"]).await;
+    bench.subject.pass(Span::from_millis(2)).await;
+    let mut consumer = bench.consume().await;
+    let receiving = tokio::spawn(async move { consumer.receive_one().await });
+    let letters = bench.queue.dead_letters();
+    let mut reason = None;
+    while reason.is_none() {
+        let all = sluicegate_queue::DeadLetterFilter::default();
+        let listed = letters.list(&all, 1, |letter| {
+            reason = letter.failure().map(|died| died.message.clone());
+        });
+        listed.await.expect("listed");
+    }
+    let expected = format!("old, and the maximum of queue {} is 1us", bench.queue.name());
+    assert!(reason.as_deref().is_some_and(|reason| reason.contains(&expected)), "{reason:?}");
+    receiving.abort();
+}
+
 pub async fn depth_counts_what_is_there<S: QueueSubject>() {
     let bench = QueueBench::<S>::new().await;
+    if !bench.queue.capabilities().depth {
+        let error = bench.queue.depth().await.expect_err("it does not tell");
+        assert!(error.to_string().contains("does not tell the number"), "{error}");
+        return;
+    }
     assert_eq!(bench.queue.depth().await.expect("a depth").ready, 0);
     bench.send(&["a", "b", "c"]).await;
     bench.wait_for_ready(3).await;
@@ -186,6 +264,8 @@ pub async fn purging_empties_a_queue<S: QueueSubject>() {
         assert_eq!(purged, 3);
     }
     bench.wait_for_ready(0).await;
+    bench.send(&["d"]).await;
+    assert_eq!(body(&bench.consume().await.receive_one().await.expect("received")), "d");
 }
 
 pub async fn a_missing_queue_is_named<S: QueueSubject>() {

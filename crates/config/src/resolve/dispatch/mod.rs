@@ -69,7 +69,7 @@ pub(super) fn dispatch(
     let remedy = "write the queue to read messages from, such as source: raw-queue";
     let source = fields.require("source", remedy, report);
     let source = source.and_then(|item| scalar::text(&item, report));
-    let delay = fields.read("delay", DelayMode::Fixed(Span::from_secs(30)), report, delay);
+    let delay = fields.read("delay", DelayMode::Fixed(DelayMode::FIXED), report, delay);
     let outage = fields.read_some("outage", report, scalar::outage);
     let burst = fields.read_some("burst", report, |item, report| {
         if delay != DelayMode::Booked {

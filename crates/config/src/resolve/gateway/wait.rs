@@ -7,7 +7,7 @@ use sluicegate_core::Span;
 use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::provided::ProvidedDimensions;
-use crate::config::{FairOrder, WaitOptions};
+use crate::config::{WaitOptions, WaitOrder};
 use crate::report::Report;
 
 /// Reads the option `wait` of a route of a gateway that provides these dimensions.
@@ -16,7 +16,8 @@ pub(super) fn wait(
     provided: &ProvidedDimensions,
     report: &mut Report,
 ) -> WaitOptions {
-    let mut wait = WaitOptions { max: Span::from_secs(60), depth: 1_000, burst: None, fair: None };
+    let mut wait =
+        WaitOptions { max: Span::from_secs(60), depth: 1_000, burst: None, order: WaitOrder::Fifo };
     let known = ["max", "depth", "burst", "order", "by", "weights", "priorities"];
     let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
         return wait;
@@ -40,11 +41,11 @@ pub(super) fn wait(
         report,
     );
     let Some(by) = by.and_then(|item| provided.name(&item, report)) else { return wait };
-    wait.fair = Some(FairOrder {
+    wait.order = WaitOrder::Fair {
         by,
         weights: numbers(&fields, "weights", 1..=1_000, report),
         priorities: numbers(&fields, "priorities", 0..=255, report),
-    });
+    };
     wait
 }
 

@@ -10,13 +10,16 @@ use super::super::scalar;
 use super::super::upstream::{credentials, header, header_name};
 use super::template;
 use crate::config::{
-    ByteSize, HttpOptions, RequestBody, ResponseCondition, ResultSource, StatusRanges,
+    ByteSize, HttpOptions, NextPage, PageOptions, RequestBody, ResponseCondition, ResultSource,
+    StatusRanges, UsagePaths,
 };
+use crate::raw::Value;
 use crate::report::Report;
 
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 18] = [
     "method",
     "url",
+    "query",
     "headers",
     "body",
     "text",
@@ -25,6 +28,9 @@ const KNOWN: [&str; 14] = [
     "success",
     "retry",
     "result",
+    "pages",
+    "conditional",
+    "usage",
     "response_limit",
     "connect_timeout",
     "http2",
@@ -65,11 +71,25 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpOptions> {
     }
     let (success, condition) = success(&fields, report);
     let result = fields.read_some("result", report, template::member);
+    let conditional = fields.read("conditional", false, report, scalar::boolean);
+    if conditional
+        && method != Method::GET
+        && let Some(item) = fields.get("conditional")
+    {
+        item.fail(report, "only GET requests are conditional", "remove it, or write method: GET");
+    }
     Some(HttpOptions {
+        query: fields.read("query", Vec::new(), report, query),
+        pages: fields.get("pages").and_then(|item| pages(item, report)),
+        conditional,
+        usage: fields.get("usage").map(|item| usage(item, report)).unwrap_or_default(),
         method,
         headers,
         content,
-        credentials: fields.read_some("credentials", report, credentials),
+        credentials: fields
+            .get("credentials")
+            .filter(is_given)
+            .and_then(|item| credentials(&item, report)),
         idempotency_header,
         success,
         condition,
@@ -82,6 +102,71 @@ pub(super) fn http(item: Item<'_>, report: &mut Report) -> Option<HttpOptions> {
         // Last, so that all mistakes in the other options are reported at once.
         url: url?,
     })
+}
+
+/// Returns false for a map whose values are all empty variables, such as `bearer: ${TOKEN:-}`.
+fn is_given(item: &Item<'_>) -> bool {
+    let is_omitted = |value: &Value| matches!(value, Value::Scalar(scalar) if scalar.is_omitted());
+    let Value::Map(entries) = &item.node.value else { return true };
+    entries.is_empty() || !entries.iter().all(|(_, node)| is_omitted(&node.value))
+}
+
+/// Reads query parameters.
+fn query(item: &Item<'_>, report: &mut Report) -> Option<Vec<(String, Text)>> {
+    let form = "write a map from query parameters to values";
+    let mut found = Vec::new();
+    for (key, item) in item.entries(report, form)? {
+        if key.text.contains("{{") {
+            item.fail(report, "placeholders are not allowed in names", "write the name out");
+        }
+        // An empty variable leaves the parameter out.
+        if matches!(&item.node.value, Value::Scalar(scalar) if scalar.is_omitted()) {
+            continue;
+        }
+        let text = template::text(&item, Root::BEFORE, report);
+        found.extend(text.map(|text| (key.text.clone(), text)));
+    }
+    Some(found)
+}
+
+/// Reads the way to the next page.
+fn pages(item: Item<'_>, report: &mut Report) -> Option<PageOptions> {
+    let fields = Fields::open(item.clone(), &["link", "cursor", "field"], report)?;
+    let field = fields.read_some("field", report, scalar::text);
+    let link = fields.read_some("link", report, scalar::text);
+    let cursor = fields.read_some("cursor", report, template::member);
+    match (link, cursor, field) {
+        (Some(parameter), None, field) => {
+            let field = field.unwrap_or_else(|| parameter.clone());
+            Some(PageOptions { next: NextPage::Link(parameter), field })
+        }
+        (None, Some(path), Some(field)) => {
+            Some(PageOptions { next: NextPage::Cursor(path), field })
+        }
+        (None, Some(_), None) => {
+            let remedy =
+                "write the field of the message that names the page, such as field: cursor";
+            item.fail(report, "missing field", remedy);
+            None
+        }
+        _ => {
+            let remedy =
+                "write link: page for `Link: rel=\"next\"`, or cursor with a path in the response";
+            item.fail(report, "needs exactly one of link and cursor", remedy);
+            None
+        }
+    }
+}
+
+/// Reads the members of a response that contain what the call took.
+fn usage(item: Item<'_>, report: &mut Report) -> UsagePaths {
+    let known = ["input_tokens", "output_tokens", "usd"];
+    let Some(fields) = Fields::open(item, &known, report) else { return UsagePaths::default() };
+    UsagePaths {
+        input_tokens: fields.read_some("input_tokens", report, template::member),
+        output_tokens: fields.read_some("output_tokens", report, template::member),
+        usd: fields.read_some("usd", report, template::member),
+    }
 }
 
 /// Reads the maximum size of a response.

@@ -326,7 +326,11 @@ fn the_examples_of_the_page_are_handlers() {
     for example in blocks {
         let lines = example.strip_prefix("handler:\n").expect("a handler").lines();
         let inside: Vec<_> = lines.map(|line| line.strip_prefix("  ").expect("is below")).collect();
-        let read = read_with(&inside.join("\n"), &|name| Some(format!("the-value-of-{name}")));
+        let value_of = |name: &str| match name.ends_with("_URL") {
+            true => Some("https://api.vendor.example".to_owned()),
+            false => Some(format!("the-value-of-{name}")),
+        };
+        let read = read_with(&inside.join("\n"), &value_of);
         read.unwrap_or_else(|message| panic!("{example}\n{message}"));
         examples += 1;
     }

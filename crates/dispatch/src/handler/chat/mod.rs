@@ -7,8 +7,10 @@ mod openai;
 
 use serde_json::{Value, json};
 use sluicegate_config::{ChatPrompt, ChatProvider};
+use sluicegate_core::query::Cost;
 use sluicegate_template::ValueSource;
 
+use super::CallUsage;
 use super::http::RequestError;
 
 /// A chat request with all templates rendered.
@@ -54,11 +56,7 @@ pub(super) fn body(chat: &ChatPrompt, scope: &dyn ValueSource) -> Result<Value, 
 /// Returns text and usage of a response in the same form for every provider, or the reason why
 /// there is no text.
 pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, String> {
-    let ChatResponse { text, finish, model, usage, tokens } = match provider {
-        ChatProvider::OpenAi => openai::read(answer),
-        ChatProvider::Anthropic => anthropic::read(answer),
-        ChatProvider::Gemini => gemini::read(answer),
-    };
+    let ChatResponse { text, finish, model, usage, tokens } = response(provider, answer);
     if text.is_empty() {
         return Err(format!("the model returned no text: {}", finish.unwrap_or("no reason given")));
     }
@@ -70,6 +68,22 @@ pub(super) fn read(provider: ChatProvider, answer: &Value) -> Result<Value, Stri
         "usage": {"input_tokens": input, "output_tokens": output},
         "provider_usage": usage,
     }))
+}
+
+/// Returns the tokens of a response, if the provider reports them.
+pub(super) fn usage(provider: ChatProvider, answer: &Value) -> Option<CallUsage> {
+    let ChatResponse { model, usage, tokens: [input, output], .. } = response(provider, answer);
+    usage?;
+    let cost = Cost { input_tokens: Some(input), output_tokens: Some(output), ..Cost::default() };
+    Some(CallUsage { cost, model: model.map(str::to_owned) })
+}
+
+fn response(provider: ChatProvider, answer: &Value) -> ChatResponse<'_> {
+    match provider {
+        ChatProvider::OpenAi => openai::read(answer),
+        ChatProvider::Anthropic => anthropic::read(answer),
+        ChatProvider::Gemini => gemini::read(answer),
+    }
 }
 
 /// A chat response in the common form.

@@ -65,9 +65,9 @@ impl CommandHandler {
         let limit = self.options.output_limit;
         let result = child::run(command, &job.message.body, limit.as_usize()).await;
         let CommandResult { status, output, stderr } = result.map_err(|error| {
-            JobFailure::transient(format!(
-                "can't run {program}: {error}: check that it exists and is executable"
-            ))
+            let message =
+                format!("can't run {program}: {error}: check that it exists and is executable");
+            JobFailure::transient(message).caused_by(&error)
         })?;
         let failure = match (output, status.success()) {
             (None, _) => {
@@ -77,7 +77,7 @@ impl CommandHandler {
                 JobFailure::permanent(message)
             }
             (Some(output), true) => {
-                return Ok(JobSuccess { result: Some(typed(output)), follow_ups: Vec::new() });
+                return Ok(JobSuccess { result: Some(typed(output)), ..JobSuccess::default() });
             }
             (Some(_), false) => self.failed(status),
         };
@@ -91,12 +91,16 @@ impl CommandHandler {
         };
         // Shows "exit status: 3", or the signal.
         let message = format!("{} failed with {status}", self.options.program);
-        JobFailure { kind, message, response: None }
+        JobFailure { kind, ..JobFailure::transient(message) }
     }
 
     /// Adds the end of standard error to a failure.
     fn with_stderr(&self, mut failure: JobFailure, stderr: &[u8]) -> JobFailure {
         failure.response = excerpt::end(stderr, &self.secrets);
+        // A stack trace is among the last lines of standard error.
+        failure
+            .causes
+            .extend(failure.response.iter().map(|text| format!("standard error: {text}")));
         let last = failure.response.as_deref().and_then(|text| text.lines().next_back());
         if let Some(last) = last {
             failure.message = format!("{}: {last}", failure.message);
@@ -107,9 +111,10 @@ impl CommandHandler {
 
 impl Handler for CommandHandler {
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
-        Box::pin(
-            async move { HandlerResult { outcome: self.run(job).await, rate_limit_info: None } },
-        )
+        Box::pin(async move {
+            let outcome = self.run(job).await;
+            HandlerResult { outcome, rate_limit_info: None, usage: None }
+        })
     }
 }
 

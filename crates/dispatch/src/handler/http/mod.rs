@@ -6,25 +6,33 @@
 //! | a `success` status, and the condition holds | done |
 //! | a `success` status, but the condition does not hold | retried |
 //! | 429; 403 or 503 with rate limit information | deferred; does not count as an attempt |
+//! | 304 to a conditional request | done; nothing is sent, except for the next page |
 //! | 408, 409, 425, 5xx, a `retry` status, or no response | retried |
 //! | any other | dead-lettered at once |
 //!
 //! 409 is retried because servers send it while the first request with the same idempotency key is
 //! still running.
 
+mod etags;
+mod link;
+mod pages;
 mod request;
 mod response;
 
 pub(super) use request::RequestError;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use axum::http::header;
 use futures_util::future::BoxFuture;
 use sluicegate_config::HttpOptions;
 use sluicegate_core::time::Clock;
 use sluicegate_http::upstream::{CaError, ClientOptions, CredentialsError, Signer, Upstream};
 
 use super::job_scope::JobScope;
+use etags::{EtagCache, EtagEntry};
+
 use super::{Handler, HandlerResult, Job, JobFailure};
 
 /// A handler that sends an HTTP request for each job.
@@ -35,6 +43,9 @@ pub struct HttpHandler {
     /// Host name for error messages.
     host: String,
     clock: Arc<dyn Clock>,
+    etags: EtagCache,
+    /// True once the log says that a response has pages that are not read.
+    warned_of_pages: AtomicBool,
 }
 
 /// The reason why a handler can't be created.
@@ -63,25 +74,43 @@ impl HttpHandler {
             ca: options.ca.clone(),
         })?;
         let signer = Signer::new(options.credentials.as_ref())?;
-        Ok(Self { options, upstream, signer, host, clock })
+        let (etags, warned_of_pages) = (EtagCache::default(), AtomicBool::new(false));
+        Ok(Self { options, upstream, signer, host, clock, etags, warned_of_pages })
     }
 
     async fn call(&self, job: &Job) -> HandlerResult {
         let mut request = match request::of(&self.options, &JobScope::new(job)) {
             Ok(request) => request,
-            Err(error) => return JobFailure::permanent(error.to_string()).into(),
+            Err(error) => {
+                return JobFailure::permanent(error.to_string()).caused_by(&error).into();
+            }
         };
+        let address = request.uri().to_string();
+        let known = Some(&self.etags).filter(|_| self.options.conditional);
+        let known = known.and_then(|etags| etags.find(&address, job.key()));
+        if let Some(known) = &known {
+            request.headers_mut().insert(header::IF_NONE_MATCH, known.etag.clone());
+        }
         let signed = self.signer.sign(request.headers_mut(), &self.upstream, &*self.clock).await;
         if let Err(failed) = signed {
-            return JobFailure::transient(format!("{failed}: {}", self.host)).into();
+            let message = format!("{failed}: {}", self.host);
+            return JobFailure::transient(message).caused_by(&failed).into();
         }
         match self.upstream.request(request).await {
-            Ok(response) => self.evaluate(response).await,
+            Ok(response) => self.evaluate(job, CallContext { address, known }, response).await,
             Err(error) => {
-                JobFailure::transient(format!("no response from {}: {error}", self.host)).into()
+                let message = format!("no response from {}: {error}", self.host);
+                JobFailure::transient(message).caused_by(&error).into()
             }
         }
     }
+}
+
+/// The part of a call that its response is compared with.
+struct CallContext {
+    address: String,
+    /// Earlier response of the address, if the request was conditional.
+    known: Option<EtagEntry>,
 }
 
 impl Handler for HttpHandler {

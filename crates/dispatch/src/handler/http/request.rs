@@ -70,7 +70,7 @@ pub(super) fn of(
     }
     let mut request = Request::new(body);
     *request.method_mut() = options.method.clone();
-    *request.uri_mut() = address(&options.url, facts)?;
+    *request.uri_mut() = address(options, facts)?;
     *request.headers_mut() = headers;
     Ok(request)
 }
@@ -84,7 +84,7 @@ fn content(
         RequestBody::Message => {
             let message = &facts.job.message;
             let named = message.content_type.as_deref().and_then(|name| name.parse().ok());
-            let guessed = || if facts.body().is_some() { JSON } else { BYTES };
+            let guessed = || if facts.is_json() { JSON } else { BYTES };
             (Some(named.unwrap_or_else(guessed)), Body::from(message.body.clone()))
         }
         RequestBody::Json(tree) => {
@@ -99,8 +99,20 @@ fn content(
     })
 }
 
-fn address(url: &Text, facts: &JobScope<'_>) -> Result<Uri, RequestError> {
-    let text = url.render_with(facts, in_url).map_err(RequestError::of("url"))?;
+fn address(options: &HttpOptions, facts: &JobScope<'_>) -> Result<Uri, RequestError> {
+    let url = &options.url;
+    let mut text = url.render_with(facts, in_url).map_err(RequestError::of("url"))?;
+    for (name, value) in &options.query {
+        let field = format!("query.{name}");
+        let value = value.render_with(facts, in_query).map_err(RequestError::of(field))?;
+        if value.is_empty() {
+            continue;
+        }
+        text.push(if text.contains('?') { '&' } else { '?' });
+        text.extend(utf8_percent_encode(name, IN_URL));
+        text.push('=');
+        text.extend(utf8_percent_encode(&value, IN_URL));
+    }
     let uri: Uri = text.parse().map_err(|_| RequestError::Address)?;
     if !url.is_fixed() && uri.path().split('/').any(|part| part == "." || part == "..") {
         return Err(RequestError::Dots);
@@ -115,6 +127,11 @@ fn in_url(so_far: &mut String, value: &Value) -> Result<(), &'static str> {
         return Err("is empty, which would change the path");
     }
     so_far.extend(utf8_percent_encode(&value, IN_URL));
+    Ok(())
+}
+
+fn in_query(so_far: &mut String, value: &Value) -> Result<(), &'static str> {
+    so_far.push_str(&scalar(value)?);
     Ok(())
 }
 

@@ -1,23 +1,37 @@
 //! Turns an HTTP response into the outcome of a job.
 
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{Response, StatusCode};
+use std::sync::atomic::Ordering;
+
+use axum::http::header::{CONTENT_TYPE, ETAG};
+use axum::http::{HeaderMap, Response, StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use serde_json::Value;
-use sluicegate_config::{ResponseCondition, ResultSource, StatusRanges};
-use sluicegate_core::Timestamp;
+use sluicegate_config::{NextPage, ResponseCondition, ResultSource, StatusRanges, UsagePaths};
+use sluicegate_core::query::Cost;
+use sluicegate_core::{Money, Timestamp};
+use sluicegate_queue::Message;
+use sluicegate_template::JsonPath;
 use sluicegate_vendors::UpstreamResponse;
+use tracing::warn;
 
-use super::super::{FailureKind, HandlerResult, JobSuccess, Output, RateLimitInfo, chat, excerpt};
-use super::{HttpHandler, JobFailure};
+use super::super::{
+    CallUsage, FailureKind, HandlerResult, Job, JobSuccess, Output, RateLimitInfo, chat, excerpt,
+};
+use super::etags::EtagEntry;
+use super::{CallContext, HttpHandler, JobFailure, link, pages};
 
 /// Maximum number of bytes read from an error response: enough for its retry hint and an excerpt.
 const BEGINNING_BYTES: usize = 8 << 10;
 
 impl HttpHandler {
-    pub(super) async fn evaluate(&self, response: Response<Incoming>) -> HandlerResult {
+    pub(super) async fn evaluate(
+        &self,
+        job: &Job,
+        call: CallContext,
+        response: Response<Incoming>,
+    ) -> HandlerResult {
         let (head, mut body) = response.into_parts();
         let fields = head
             .headers
@@ -29,12 +43,23 @@ impl HttpHandler {
         let mut rate_limit_info =
             RateLimitInfo { status, headers: fields.collect(), body: Bytes::new() };
 
+        if head.status == StatusCode::NOT_MODIFIED
+            && let Some(known) = call.known
+        {
+            let done = self.next_page(job, known.next.as_ref()).map(|next_page| JobSuccess {
+                next_page,
+                unchanged: true,
+                ..JobSuccess::default()
+            });
+            let outcome = done.map_err(JobFailure::permanent);
+            return HandlerResult { outcome, rate_limit_info: Some(rate_limit_info), usage: None };
+        }
         if !contains(&self.options.success, status) {
             let said = read(&mut body, BEGINNING_BYTES).await.bytes;
             if head.status == StatusCode::UNAUTHORIZED {
                 self.signer.refused().await;
             }
-            let kind = self.kind(head.status, &rate_limit_info);
+            let kind = self.kind(head.status, &rate_limit_info, &said);
             if kind == FailureKind::Limited {
                 rate_limit_info.body = said.clone();
             }
@@ -59,15 +84,87 @@ impl HttpHandler {
                 Err((FailureKind::Transient, format!("the response ended early: {error}")))
             }
         };
-        match outcome {
-            Ok(output) => {
-                let done = JobSuccess { result: Some(output), follow_ups: Vec::new() };
-                HandlerResult { outcome: Ok(done), rate_limit_info: Some(rate_limit_info) }
+        let usage = self.usage(&said);
+        let done = outcome.and_then(|output| {
+            let next = self.next(&head.headers, &said);
+            let next_page = next.and_then(|next| Ok((self.next_page(job, next.as_ref())?, next)));
+            let (next_page, next) = next_page.map_err(|error| (FailureKind::Permanent, error))?;
+            if let Some(etag) = head.headers.get(ETAG).filter(|_| self.options.conditional) {
+                let (etag, job) = (etag.clone(), job.key().to_owned());
+                self.etags.insert(call.address, EtagEntry { etag, job, next });
+            }
+            Ok(JobSuccess { result: Some(output), next_page, ..JobSuccess::default() })
+        });
+        match done {
+            Ok(done) => {
+                let rate_limit_info = Some(rate_limit_info);
+                HandlerResult { outcome: Ok(done), rate_limit_info, usage }
             }
             Err((kind, message)) => {
-                self.failed(kind, format!("{}: {message}", self.host), &said, rate_limit_info)
+                let message = format!("{}: {message}", self.host);
+                let failed = self.failed(kind, message, &said, rate_limit_info);
+                HandlerResult { usage, ..failed }
             }
         }
+    }
+
+    /// Returns the name of the next page of a response.
+    fn next(&self, headers: &HeaderMap, said: &[u8]) -> Result<Option<Value>, String> {
+        match &self.options.pages {
+            Some(options) => {
+                let answer = match options.next {
+                    NextPage::Link(_) => None,
+                    NextPage::Cursor(_) => serde_json::from_slice(said).ok(),
+                };
+                pages::next(options, headers, answer.as_ref())
+            }
+            None => {
+                if link::next(headers).is_some()
+                    && !self.warned_of_pages.swap(true, Ordering::Relaxed)
+                {
+                    warn!(
+                        host = self.host,
+                        "response has further pages (Link: rel=\"next\") that are not read: set pages"
+                    );
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the message for a page.
+    fn next_page(&self, job: &Job, page: Option<&Value>) -> Result<Option<Message>, String> {
+        match (&self.options.pages, page) {
+            (Some(options), Some(page)) => pages::message(job, options, page).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns what the call took, as far as the response contains it.
+    fn usage(&self, said: &[u8]) -> Option<CallUsage> {
+        let paths = &self.options.usage;
+        let is_chat = matches!(self.options.result, ResultSource::Chat(_));
+        if !is_chat && *paths == UsagePaths::default() {
+            return None;
+        }
+        let answer: Value = serde_json::from_slice(said).ok()?;
+        if let ResultSource::Chat(provider) = &self.options.result {
+            return chat::usage(*provider, &answer);
+        }
+        let tokens = |path: &Option<JsonPath>| path.as_ref()?.of(&answer)?.as_u64();
+        let money =
+            paths.usd.as_ref().and_then(|path| path.of(&answer)).and_then(|usd| match usd {
+                Value::Number(number) => dollars(number),
+                Value::String(text) => text.parse().ok(),
+                _ => None,
+            });
+        let cost = Cost {
+            requests: None,
+            input_tokens: tokens(&paths.input_tokens),
+            output_tokens: tokens(&paths.output_tokens),
+            money,
+        };
+        (cost != Cost::default()).then_some(CallUsage { cost, model: None })
     }
 
     fn failed(
@@ -78,14 +175,21 @@ impl HttpHandler {
         rate_limit_info: RateLimitInfo,
     ) -> HandlerResult {
         let response = excerpt::beginning(said, self.signer.secrets());
+        let causes = response.iter().map(|said| format!("response: {said}")).collect();
         HandlerResult {
-            outcome: Err(JobFailure { kind, message, response }),
+            outcome: Err(JobFailure { kind, message, causes, response }),
             rate_limit_info: Some(rate_limit_info),
+            usage: None,
         }
     }
 
     /// Returns the failure kind of a response that is not a success.
-    fn kind(&self, status: StatusCode, rate_limit_info: &RateLimitInfo) -> FailureKind {
+    fn kind(
+        &self,
+        status: StatusCode,
+        rate_limit_info: &RateLimitInfo,
+        said: &[u8],
+    ) -> FailureKind {
         let headers: Vec<_> = rate_limit_info
             .headers
             .iter()
@@ -94,7 +198,7 @@ impl HttpHandler {
         // A refusal does not depend on the time; the worker computes its length.
         let at = Timestamp::ZERO;
         let answer =
-            UpstreamResponse { status: rate_limit_info.status, headers: &headers, body: &[], at };
+            UpstreamResponse { status: rate_limit_info.status, headers: &headers, body: said, at };
         if sluicegate_vendors::is_refusal(&answer) {
             return FailureKind::Limited;
         }
@@ -143,6 +247,13 @@ impl HttpHandler {
         };
         Ok(Output { body: body.into(), content_type: Some("application/json".to_owned()) })
     }
+}
+
+/// Returns an amount of dollars. A small number is written with an exponent, so it is rounded to
+/// nano-dollars.
+fn dollars(number: &serde_json::Number) -> Option<Money> {
+    let exact = number.to_string().parse().ok();
+    exact.or_else(|| format!("{:.9}", number.as_f64()?).parse().ok())
 }
 
 fn contains(statuses: &StatusRanges, status: u16) -> bool {

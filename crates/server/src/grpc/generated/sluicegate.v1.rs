@@ -233,6 +233,10 @@ pub struct ClaimRequest {
     /// The worker that is about to do the work: the same text again is the same claimant.
     #[prost(string, tag = "2")]
     pub claimant: ::prost::alloc::string::String,
+    /// Time before its start at which the booking may be claimed, such as 20ms: about a round trip to
+    /// the service, so that the answer arrives before the start. At most 1s.
+    #[prost(string, tag = "3")]
+    pub lead: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ClaimResponse {
@@ -268,7 +272,7 @@ pub mod claim_response {
     #[repr(i32)]
     pub enum Claim {
         Unspecified = 0,
-        /// Start the work within goodMs.
+        /// Start the work not before waitMs after the answer, and within goodMs of sending the claim.
         Go = 1,
         /// This claimant has claimed the booking before, and its time is over.
         Spent = 2,

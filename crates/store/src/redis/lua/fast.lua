@@ -56,6 +56,7 @@ local function open(key, span, hint)
   local log = {
     key = key, span = span, count = count, oldest = oldest or false,
     added = 0, written = 0, pending = false, expiry_due = not oldest,
+    score = unit(key) == 1 and now_text or score(key, now),
   }
   if unclean then
     log.unclean = true
@@ -82,7 +83,7 @@ local function flush(log)
   if type(pending) == 'table' then
     call('ZADD', log.key, unpack(pending))
   elseif pending then
-    call('ZADD', log.key, now_text, pending)
+    call('ZADD', log.key, log.score, pending)
   end
   log.pending, log.written = false, log.added
 end
@@ -95,11 +96,11 @@ local function admit(log, id, take)
   for number = 0, take - 1 do
     local pending = log.pending
     if type(pending) ~= 'table' then
-      pending = pending and { now_text, pending } or {}
+      pending = pending and { log.score, pending } or {}
       log.pending = pending
     end
     local length = #pending
-    pending[length + 1], pending[length + 2] = now_text, member(id, number)
+    pending[length + 1], pending[length + 2] = log.score, member(id, number)
     log.added = log.added + 1
     if length > PENDING_MAX then
       flush(log)
@@ -209,7 +210,7 @@ for number = 1, opened do
   if log.expiry_due and log.oldest then
     keep(log.key, now + 2 * log.span)
   elseif log.expiry_due and log.added > 0 then
-    call('PEXPIRE', log.key, text(math.ceil(2 * log.span / 1000) + MARGIN_MS))
+    call('PEXPIRE', log.key, text(math.max(math.ceil(2 * log.span / 1000) + MARGIN_MS, TTL_MIN_MS)))
   end
 end
 return reply

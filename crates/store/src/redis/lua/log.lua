@@ -3,10 +3,10 @@
 -- score and a window of zero.
 local log, slots = {}, {}
 
-local function log_add(key, base, amount, score, mark)
-  local line = {}
+local function log_add(key, base, amount, at, mark)
+  local line, at_score = {}, score(key, at)
   for number = 0, amount - 1 do
-    line[#line + 1] = text(score)
+    line[#line + 1] = at_score
     line[#line + 1] = member(mark and base .. mark or base, number)
   end
   call('ZADD', key, unpack(line))
@@ -73,15 +73,15 @@ end
 -- A refund may remove any entry of an instant. If the entries of this charge are gone, others of
 -- the same instant are removed.
 function log.give_back(use, amount)
-  local gone, at = log_remove(use, amount), text(use.score)
+  local gone, at = log_remove(use, amount), score(use.key, use.score)
   if gone > 0 then
     log_remove_all(use.key, call('ZRANGEBYSCORE', use.key, at, at, 'LIMIT', 0, gone))
   end
 end
 
 function log.refund(c, amount)
-  local since = '(' .. text(now - c.window)
-  local oldest = call('ZRANGEBYSCORE', c.key, since, now_text, 'LIMIT', 0, text(amount))
+  local since = '(' .. text(math.floor((now - c.window) / unit(c.key)))
+  local oldest = call('ZRANGEBYSCORE', c.key, since, score(c.key, now), 'LIMIT', 0, text(amount))
   log_remove_all(c.key, oldest)
 end
 

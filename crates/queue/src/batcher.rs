@@ -1,7 +1,7 @@
-//! [`Batcher`]: combines operations that are submitted at the same time into one SQS request.
+//! [`Batcher`]: combines operations that are submitted at the same time into one request to a broker.
 //!
 //! An operation does not wait for others: a request is sent at once, unless the maximum number of
-//! requests is in flight. Operations that arrive meanwhile go into the next request. If SQS is
+//! requests is in flight. Operations that arrive meanwhile go into the next request. If the broker is
 //! slower than its callers, they wait before their operations enter the channel.
 
 use std::sync::Arc;
@@ -9,19 +9,22 @@ use std::sync::Arc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::client::SqsQueue;
-use super::{NAME, SIZE_MAX};
 use crate::Error;
 
-/// Maximum number of messages in a request.
-const BATCH_MAX: usize = 10;
 /// Maximum number of concurrent requests of one kind to one queue.
-const REQUESTS_MAX: usize = 8;
+pub(crate) const REQUESTS_MAX: usize = 8;
 /// Maximum number of entries that wait for a request: a few rounds of the requests in flight.
 const WAITING_MAX: usize = 256;
 
 /// An operation on one message.
-pub(super) trait BatchEntry: Sized + Send + 'static {
+pub(crate) trait BatchEntry: Sized + Send + 'static {
+    /// The queue of the operation, and the client for it.
+    type Queue: Send + Sync + 'static;
+    /// Maximum number of entries in a request.
+    const BATCH_MAX: usize;
+    /// Maximum size of a request.
+    const SIZE_MAX: usize = usize::MAX;
+
     /// Size of the operation in a request.
     fn size(&self) -> usize {
         0
@@ -30,13 +33,13 @@ pub(super) trait BatchEntry: Sized + Send + 'static {
     /// Sends all entries in one request. Returns one result each, in order.
     fn request(
         entries: Vec<Self>,
-        queue: &SqsQueue,
+        queue: &Self::Queue,
     ) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
 }
 
 /// A handle to a task that batches operations on one queue. The task ends with the handle.
 #[derive(Debug)]
-pub(super) struct Batcher<E> {
+pub(crate) struct Batcher<E> {
     waiting: mpsc::Sender<PendingEntry<E>>,
 }
 
@@ -44,15 +47,16 @@ pub(super) struct Batcher<E> {
 type PendingEntry<E> = (E, oneshot::Sender<Result<(), Error>>);
 
 impl<E: BatchEntry> Batcher<E> {
-    pub(super) fn start(queue: &Arc<SqsQueue>) -> Self {
+    /// Starts the task, which sends up to `requests` requests at the same time.
+    pub(crate) fn start(queue: &Arc<E::Queue>, requests: usize) -> Self {
         let (waiting, entries) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(run_batcher(queue.clone(), entries));
+        tokio::spawn(run_batcher(queue.clone(), requests, entries));
         Self { waiting }
     }
 
     /// Submits an entry. If there is room in the channel, it is sent even if the caller does not
     /// wait for the result; otherwise it is sent once there is room, if the caller waits.
-    pub(super) fn submit(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
+    pub(crate) fn submit(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
         let (reply, result) = oneshot::channel();
         let not_queued = match self.waiting.try_send((entry, reply)) {
             Err(TrySendError::Full(pending)) => Some((self.waiting.clone(), pending)),
@@ -63,19 +67,17 @@ impl<E: BatchEntry> Batcher<E> {
             if let Some((waiting, pending)) = not_queued {
                 let _ = waiting.send(pending).await;
             }
-            result.await.unwrap_or_else(|_| {
-                let detail = "the process is stopping".to_owned();
-                Err(Error::Unavailable { broker: NAME, detail })
-            })
+            result.await.unwrap_or_else(|_| Err(Error::stopping()))
         }
     }
 }
 
 async fn run_batcher<E: BatchEntry>(
-    queue: Arc<SqsQueue>,
+    queue: Arc<E::Queue>,
+    requests: usize,
     mut entries: mpsc::Receiver<PendingEntry<E>>,
 ) {
-    let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let requests = Arc::new(Semaphore::new(requests));
     let mut next_first = None;
     loop {
         let Some(first) = (match next_first.take() {
@@ -89,11 +91,11 @@ async fn run_batcher<E: BatchEntry>(
         tokio::task::yield_now().await;
         let mut size = first.0.size();
         let mut batch = vec![first];
-        while batch.len() < BATCH_MAX
+        while batch.len() < E::BATCH_MAX
             && let Ok(next) = entries.try_recv()
         {
             size += next.0.size();
-            if size > SIZE_MAX {
+            if size > E::SIZE_MAX {
                 next_first = Some(next);
                 break;
             }
@@ -111,58 +113,39 @@ async fn run_batcher<E: BatchEntry>(
     }
 }
 
-/// Returns the results of a request whose entries are identified by their index. SQS lists the
-/// entries that succeeded and those that failed; an entry in neither list may have been executed.
-pub(super) fn results<'a>(
-    count: usize,
-    done: impl Iterator<Item = &'a str>,
-    failed: impl Iterator<Item = (&'a str, Error)>,
-) -> Vec<Result<(), Error>> {
-    let detail = "the response has no result for this message".to_owned();
-    let mut results = vec![Err(Error::Unavailable { broker: NAME, detail }); count];
-    let reported = done.map(|id| (id, Ok(()))).chain(failed.map(|(id, error)| (id, Err(error))));
-    for (id, result) in reported {
-        if let Some(entry) = id.parse().ok().and_then(|number: usize| results.get_mut(number)) {
-            *entry = result;
-        }
-    }
-    results
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::broker::QueueName;
-    use aws_sdk_sqs::config::{BehaviorVersion, Config};
     use futures_util::future::{FutureExt as _, join_all};
 
     /// An entry of this size; even sizes fail.
     struct Item(usize);
 
     impl BatchEntry for Item {
+        type Queue = String;
+        const BATCH_MAX: usize = 10;
+        const SIZE_MAX: usize = 1_000;
+
         fn size(&self) -> usize {
             self.0
         }
 
-        async fn request(entries: Vec<Self>, queue: &SqsQueue) -> Vec<Result<(), Error>> {
-            assert!(entries.len() <= BATCH_MAX, "more than SQS takes");
-            assert!(entries.iter().map(Self::size).sum::<usize>() <= SIZE_MAX, "larger");
+        async fn request(entries: Vec<Self>, queue: &String) -> Vec<Result<(), Error>> {
+            assert!(entries.len() <= Self::BATCH_MAX, "more than the broker takes");
+            assert!(entries.iter().map(Self::size).sum::<usize>() <= Self::SIZE_MAX, "larger");
             let batch = entries.len();
             let result = |Self(size): Self| match size % 2 {
-                0 => Err(Error::Invalid(format!("{size}, {batch} together in {}", queue.url))),
+                0 => Err(Error::Invalid(format!("{size}, {batch} together in {queue}"))),
                 _ => Ok(()),
             };
             entries.into_iter().map(result).collect()
         }
     }
 
-    fn start<E: BatchEntry>() -> Batcher<E> {
-        let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
-        let client = aws_sdk_sqs::Client::from_conf(config);
-        let (name, url) = (QueueName::Live("q".to_owned()), "here".to_owned());
-        Batcher::start(&Arc::new(SqsQueue { client, name, url }))
+    fn start<E: BatchEntry<Queue = String>>() -> Batcher<E> {
+        Batcher::start(&Arc::new("here".to_owned()), REQUESTS_MAX)
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -196,7 +179,10 @@ mod tests {
     struct Slow(Arc<Semaphore>, Arc<AtomicUsize>);
 
     impl BatchEntry for Slow {
-        async fn request(entries: Vec<Self>, _: &SqsQueue) -> Vec<Result<(), Error>> {
+        type Queue = String;
+        const BATCH_MAX: usize = 10;
+
+        async fn request(entries: Vec<Self>, _: &String) -> Vec<Result<(), Error>> {
             let mut results = Vec::new();
             for Self(open, count) in entries {
                 open.acquire().await.expect("it is never closed").forget();
@@ -208,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_sqs_makes_submitters_wait_and_the_channel_stays_bounded() {
+    fn a_slow_broker_makes_submitters_wait_and_the_channel_stays_bounded() {
         const MANY: usize = 10 * WAITING_MAX;
         run(async {
             let (open, count) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -225,7 +211,7 @@ mod tests {
             open.add_permits(MANY);
             submit().await.expect("it goes on");
             let queued = count.load(Ordering::SeqCst);
-            let most = WAITING_MAX + REQUESTS_MAX * BATCH_MAX + 2;
+            let most = WAITING_MAX + REQUESTS_MAX * Slow::BATCH_MAX + 2;
             assert!((WAITING_MAX..=most).contains(&queued), "{queued} of {MANY}");
         });
     }
@@ -244,19 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_no_larger_than_sqs_takes() {
-        let half = SIZE_MAX / 2;
+    fn a_request_is_no_larger_than_the_broker_takes() {
+        let half = Item::SIZE_MAX / 2;
         let results = submit_all([half, half, half, 2].into_iter());
         let error = |index: usize| results[index].clone().expect_err("even");
         assert!(error(0).contains(", 2 together") && error(1).contains(", 2 together"));
         assert!(error(2).contains(", 2 together") && error(3).contains(", 2 together"));
-    }
-
-    #[test]
-    fn an_entry_without_a_positive_result_is_an_error() {
-        let failed = [("2", Error::Lost), ("9", Error::Lost), ("x", Error::Lost)];
-        let results = results(4, ["0", "3"].into_iter(), failed.into_iter());
-        assert_eq!((&results[0], &results[2], &results[3]), (&Ok(()), &Err(Error::Lost), &Ok(())));
-        assert!(matches!(results[1], Err(Error::Unavailable { .. })));
     }
 }

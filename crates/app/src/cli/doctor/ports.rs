@@ -1,0 +1,103 @@
+//! Checks the ports of all listeners and the number of files that the process may open.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use sluicegate_config::{Address, Config};
+
+use super::{Finding, listeners};
+
+/// Files besides connections: logs, queues, Redis, upstreams.
+const OTHER_FILES: u64 = 256;
+
+pub(super) fn check(config: &Config) -> Vec<Finding> {
+    let listeners = listeners(config);
+    let mut findings: Vec<_> =
+        listeners.iter().map(|(option, listener)| port(option, &listener.address)).collect();
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    if let Some(open_max) = open_files_max(&limits) {
+        let needed = config.server.connections_max as u64 + OTHER_FILES;
+        findings.push(match open_max >= needed {
+            true => Finding::ok("open files", format!("{open_max} open files are allowed")),
+            false => Finding::warning(
+                "open files",
+                format!("{open_max} open files are allowed, a listener with server.connections_max connections needs {needed}"),
+                format!(
+                    "set LimitNOFILE={needed} in the systemd unit, run `ulimit -n {needed}`, or lower \
+                     server.connections_max"
+                ),
+            ),
+        });
+    }
+    findings
+}
+
+fn port(option: &str, address: &Address) -> Finding {
+    match TcpListener::bind((address.host.as_str(), address.port)) {
+        Ok(_) => Finding::ok("port", format!("{option}: {address} is free")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_sluicegate(address) => {
+            Finding::warning(
+                "port",
+                format!("{option}: a Sluicegate listens on {address} already"),
+                "this is fine if it is the service of this configuration",
+            )
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::problem(
+            "port",
+            format!("{option}: {address} is in use by another program"),
+            format!("find it with `ss -ltnp 'sport = :{}'`, or change {option}", address.port),
+        ),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Finding::problem(
+            "port",
+            format!("{option}: this user may not listen on {address}"),
+            "use a port above 1023, or set AmbientCapabilities=CAP_NET_BIND_SERVICE in the systemd unit",
+        ),
+        Err(error) => Finding::problem(
+            "port",
+            format!("{option}: can't listen on {address}: {error}"),
+            format!("change {option} to an address of this machine, such as 127.0.0.1 or 0.0.0.0"),
+        ),
+    }
+}
+
+/// Returns true if the health probe of Sluicegate answers at the address.
+fn is_sluicegate(address: &Address) -> bool {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(1)))
+        .http_status_as_error(false)
+        .build()
+        .into();
+    let host = if address.host == "0.0.0.0" { "127.0.0.1" } else { &address.host };
+    let response = agent.get(format!("http://{host}:{}/health", address.port)).call();
+    let body = response.ok().and_then(|mut response| response.body_mut().read_to_string().ok());
+    body.is_some_and(|body| body.contains("\"status\":\"healthy\""))
+}
+
+/// Returns the soft limit of open files in the text of `/proc/self/limits`.
+fn open_files_max(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_of_open_files_is_read() {
+        for (text, expected) in [
+            (
+                "Max processes 7 7 processes\nMax open files            1024   4096  files\n",
+                Some(1024),
+            ),
+            ("Max open files  unlimited unlimited files", Some(u64::MAX)),
+            ("", None),
+        ] {
+            assert_eq!(open_files_max(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Checks the Redis servers of a configuration: version, persistence, eviction, permissions, round
+//! trip and clock.
+
+use sluicegate_config::{RedisStore, RedisWorkload};
+use sluicegate_core::Group;
+use sluicegate_store::redis::{ServerInspection, inspect};
+
+use super::Finding;
+
+/// Difference of clocks from which on times in logs mislead a reader, in milliseconds.
+const CLOCK_OFFSET_MS_MAX: u64 = 1_000;
+
+pub(super) async fn check(store: &RedisStore, groups: &[Group]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (address, result) in inspect(&store.topology, &store.key_prefix).await {
+        match result {
+            Ok(server) => findings.extend(judge(&address, &server, store, groups)),
+            Err(error) => findings.push(Finding::problem(
+                "redis",
+                format!("{address}: {error}"),
+                "check that Redis runs, that this machine can reach it, and user, password and TLS in \
+                 store.url; until then the outage policies decide",
+            )),
+        }
+    }
+    findings
+}
+
+fn judge(
+    address: &str,
+    server: &ServerInspection,
+    store: &RedisStore,
+    groups: &[Group],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let version = &server.version;
+    findings.push(match server.is_supported() {
+        true => Finding::ok("redis", format!("{address}: Redis {version}")),
+        false => Finding::problem(
+            "redis",
+            format!("{address}: Redis {version} is too old"),
+            "install Redis 6.2 or newer",
+        ),
+    });
+    findings.push(match server.appends {
+        true => Finding::ok("persistence", format!("{address}: appendonly is on")),
+        false => Finding::warning(
+            "persistence",
+            format!("{address}: a restart of Redis loses usage, and limits start again from zero"),
+            "set `appendonly yes` in redis.conf, or store.on_loss: closed",
+        ),
+    });
+    let policy = &server.eviction_policy;
+    findings.push(match policy.as_str() {
+        "noeviction" => Finding::ok("eviction", format!("{address}: maxmemory-policy is noeviction")),
+        _ => Finding::problem(
+            "eviction",
+            format!("{address}: maxmemory-policy is {policy}: a full Redis deletes counters, and limits are exceeded"),
+            "run `redis-cli CONFIG SET maxmemory-policy noeviction`, and set it in redis.conf",
+        ),
+    });
+    // From here on Redis refuses writes soon.
+    if server.memory_max > 0 && server.memory_used >= server.memory_max / 10 * 9 {
+        findings.push(Finding::problem(
+            "memory",
+            format!("{address}: {} of {} bytes are used", server.memory_used, server.memory_max),
+            "raise maxmemory: a full Redis refuses writes, and the outage policies decide",
+        ));
+    }
+    findings.push(match server.forbidden.as_slice() {
+        [] => Finding::ok("permissions", format!("{address}: all commands are permitted")),
+        forbidden => Finding::problem(
+            "permissions",
+            format!("{address}: the user has no permission for {}", forbidden.join(" ")),
+            format!(
+                "run `redis-cli ACL SETUSER <user> {} ~{}*`; docs/configuration.md lists all commands{}",
+                forbidden.join(" "),
+                store.key_prefix,
+                literal_keys(groups)
+            ),
+        ),
+    });
+    let timeout = store.timeouts(RedisWorkload::Requests).timeout;
+    let round_trip = server.round_trip;
+    let words =
+        format!("{address}: a round trip takes {:.1} ms", round_trip.as_micros() as f64 / 1e3);
+    findings.push(match round_trip.as_micros() * 2 <= timeout.as_micros() {
+        true => Finding::ok("round trip", words),
+        false => Finding::warning(
+            "round trip",
+            format!("{words}, which is close to store.timeout ({timeout})"),
+            "set store.timeout to at least four round trips and store.deadline to at least ten, or move closer",
+        ),
+    });
+    let offset = server.clock_offset_ms;
+    findings.push(match offset.unsigned_abs() <= CLOCK_OFFSET_MS_MAX {
+        true => Finding::ok("clock", format!("{address}: the clocks differ by {offset} ms")),
+        false => Finding::warning(
+            "clock",
+            format!("{address}: its clock differs from the clock of this machine by {offset} ms"),
+            "run an NTP client on both; limits follow the clock of Redis, log times the clock of this machine",
+        ),
+    });
+    findings
+}
+
+/// Returns a note about literal keys, which the prefix does not cover.
+fn literal_keys(groups: &[Group]) -> &'static str {
+    let has_literal = groups.iter().flat_map(|group| &group.rules).any(|rule| rule.key.is_some());
+    if has_literal { ". Rules with a literal key need its pattern, too" } else { "" }
+}

@@ -1,0 +1,114 @@
+//! Files of `deploy/` for programs that do not run here: Kubernetes, Compose, Terraform, systemd and Kusto. Each is
+//! checked as far as possible.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use sluicegate_testkit::eventually;
+
+use crate::common::sluicegate;
+use crate::process::output;
+use crate::systems::Systems;
+use crate::{read, repository};
+
+#[test]
+fn manifests_are_valid() {
+    let validator =
+        std::env::var("SLUICEGATE_KUBERNETES_VALIDATE").expect("run `cargo xtask test deploy`");
+    let python = std::path::Path::new(&validator).with_file_name("python");
+    let script = repository("crates/app/tests/deploy/manifests.py");
+    let printed = output(Command::new(python).arg(script).arg(repository("deploy")));
+    for expected in
+        ["central: Deployment", "gateway: Service", "dispatch: Deployment", "sidecar: ConfigMap"]
+    {
+        assert!(printed.contains(expected), "{expected} in\n{printed}");
+    }
+    assert_eq!(printed.matches("compose: ").count(), 5, "one for each example:\n{printed}");
+    assert!(printed.contains("terraform: proxy.tf"), "{printed}");
+}
+
+#[test]
+fn configurations_in_manifests_are_valid() {
+    let variables = [
+        "GATEWAY_TOKEN",
+        "PROMETHEUS_TOKEN",
+        "INTERNAL_SERVICE_TOKEN",
+        "NIVODA_USERNAME",
+        "NIVODA_PASSWORD",
+    ];
+    for path in [
+        "kubernetes/central/sluicegate.yaml",
+        "kubernetes/gateway/sluicegate.yaml",
+        "kubernetes/dispatch/sluicegate.yaml",
+        "kubernetes/dispatch/worker.yaml",
+        "kubernetes/sidecar/limits.yaml",
+        "proxies/limits.yaml",
+    ] {
+        let mut command = sluicegate();
+        for (number, name) in variables.iter().enumerate() {
+            command.env(name, format!("a-secret-of-enough-length-{number}"));
+        }
+        command
+            .env("REDIS_URL", "redis://redis:6379")
+            .env("NIVODA_ENDPOINT", "https://vendor/graphql");
+        command.args(["check", "--strict"]).arg(repository("deploy").join(path));
+        output(&mut command);
+    }
+}
+
+/// kustomize reads only files below its folder, so these are copies.
+#[test]
+fn copies_of_configurations_are_up_to_date() {
+    for (copy, original) in [
+        ("deploy/kubernetes/gateway/sluicegate.yaml", "examples/ingestion-proxy/sluicegate.yaml"),
+        ("deploy/kubernetes/sidecar/limits.yaml", "deploy/envoy/limits.yaml"),
+    ] {
+        assert!(read(copy) == read(original), "copy {original} to {copy}");
+    }
+    let after = |path: &str| {
+        let text = read(path);
+        text.split_once("\nadmin:").map(|(_, rest)| rest.to_owned()).expect("the admin section")
+    };
+    let sidecar = after("deploy/kubernetes/sidecar/envoy.yaml");
+    let sidecar = sidecar.replace("0.0.0.0, port_value: 10000", "127.0.0.1, port_value: 10000");
+    assert!(sidecar == after("deploy/envoy/sidecar.yaml"), "copy deploy/envoy/sidecar.yaml");
+}
+
+#[test]
+fn the_systemd_unit_is_valid_and_hardened() {
+    let unit = read("deploy/systemd/sluicegate.service");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.service");
+    let binary = env!("CARGO_BIN_EXE_sluicegate");
+    std::fs::write(&path, unit.replace("/usr/bin/sluicegate", binary)).expect("a file");
+    let mut verify = Command::new("systemd-analyze");
+    output(verify.args(["verify", "--man=no"]).arg(&path));
+    // 0 is the best, 10 the worst: 30 stands for 3.0.
+    let mut security = Command::new("systemd-analyze");
+    security.args(["security", "--offline=yes", "--no-pager", "--threshold=30"]).arg(&path);
+    output(&mut security);
+}
+
+#[test]
+fn kusto_queries_ask_for_fields_of_the_log() {
+    let systems = Systems::start();
+    systems.load();
+    // A request that succeeded has no code, and one that failed has no remaining tokens.
+    let logged = || {
+        let events = systems.gateway_log().into_iter();
+        let requests = events.filter(|event| event["event"] == "ingestion_proxy_request");
+        let fields = requests.filter_map(|event| Some(event.as_object()?.clone()));
+        fields.flatten().map(|(name, _)| name).collect::<BTreeSet<_>>()
+    };
+    eventually(|| logged().contains("cause"));
+    let logged = logged();
+    let queries = read("deploy/azure/queries.kql");
+    assert!(queries.contains("\"ingestion_proxy_request\""));
+    let fields = queries.split("log.").skip(1);
+    let fields = fields.map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+    let fields: BTreeSet<_> = fields.flatten().collect();
+    assert!(fields.len() > 10, "{fields:?}");
+    for field in fields {
+        assert!(logged.contains(field), "no field {field} in {logged:?}");
+    }
+}

@@ -1,0 +1,117 @@
+"""Builds the kustomizations of deploy/kubernetes, validates the result against the schemas of Kubernetes, and
+parses the Terraform and Compose files. Prints one line per resource; fails at the first mistake.
+
+The builder knows the parts of kustomize that the files use: resources, strategic merge patches, namePrefix and
+configMapGenerator. kustomize itself cannot be installed from the package registries.
+"""
+
+import pathlib
+import sys
+
+import hcl2
+import kubernetes_validate
+import yaml
+
+VERSIONS = ["1.27", "1.30", "1.36"]
+# Keys by which strategic merge patches match the elements of a list.
+MERGE_KEYS = {"containers": "name", "ports": "containerPort", "volumes": "name", "env": "name"}
+
+
+def merged(old, new, key=None):
+    if isinstance(old, dict) and isinstance(new, dict):
+        result = dict(old)
+        for name, value in new.items():
+            result[name] = merged(old[name], value, name) if name in old else value
+        return result
+    merge_key = MERGE_KEYS.get(key)
+    if isinstance(old, list) and isinstance(new, list) and merge_key and all(merge_key in e for e in old + new):
+        by_key = {element[merge_key]: element for element in old}
+        for element in new:
+            by_key[element[merge_key]] = merged(by_key.get(element[merge_key], {}), element)
+        return list(by_key.values())
+    return new
+
+
+def documents(path):
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def build(folder):
+    config = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    known = {"apiVersion", "kind", "resources", "patches", "namePrefix", "configMapGenerator", "generatorOptions"}
+    assert set(config) <= known, f"{folder}: unknown fields {set(config) - known}"
+    resources = []
+    for name in config["resources"]:
+        path = folder / name
+        resources += build(path) if path.is_dir() else documents(path)
+    for patch in config.get("patches", []):
+        for document in documents(folder / patch["path"]):
+            names = (document["kind"], document["metadata"]["name"])
+            targets = [r for r in resources if (r["kind"], r["metadata"]["name"]) == names]
+            assert len(targets) == 1, f"{folder}: the patch {patch['path']} has {len(targets)} targets"
+            resources[resources.index(targets[0])] = merged(targets[0], document)
+    for generator in config.get("configMapGenerator", []):
+        data = {file: (folder / file).read_text() for file in generator["files"]}
+        resources.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data})
+    return resources
+
+
+def validate(folder):
+    resources = build(folder)
+    names = {(r["kind"], r["metadata"]["name"]) for r in resources}
+    for resource in resources:
+        kind, name = resource["kind"], resource["metadata"]["name"]
+        if kind == "ServiceMonitor":
+            (service,) = [r for r in resources if r["kind"] == "Service"]
+            labels = resource["spec"]["selector"]["matchLabels"]
+            assert labels.items() <= service["metadata"]["labels"].items(), "the ServiceMonitor selects no Service"
+            ports = {port["name"] for port in service["spec"]["ports"]}
+            assert all(e["port"] in ports for e in resource["spec"]["endpoints"]), "unknown port"
+        else:
+            for version in VERSIONS:
+                kubernetes_validate.validate(resource, version, strict=True)
+        if kind == "Deployment":
+            pod = resource["spec"]["template"]
+            selector = resource["spec"]["selector"]["matchLabels"]
+            assert selector.items() <= pod["metadata"]["labels"].items(), f"{name}: the selector does not match"
+            for volume in pod["spec"]["volumes"]:
+                assert ("ConfigMap", volume["configMap"]["name"]) in names, f"{name}: no ConfigMap {volume}"
+            for container in pod["spec"]["containers"]:
+                security = container["securityContext"]
+                assert security["readOnlyRootFilesystem"] and not security["allowPrivilegeEscalation"], container["name"]
+                ports = {port.get("name") for port in container.get("ports", [])}
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    handler = container.get(probe, {})
+                    action = handler.get("httpGet") or handler.get("tcpSocket")
+                    assert not action or action["port"] in ports, f"{name}: {probe} of an unknown port"
+            assert pod["spec"]["securityContext"]["runAsNonRoot"], name
+        if kind == "HorizontalPodAutoscaler":
+            assert ("Deployment", resource["spec"]["scaleTargetRef"]["name"]) in names, name
+        print(f"{folder.name}: {kind} {name}")
+
+
+def main():
+    deploy = pathlib.Path(sys.argv[1])
+    for folder in sorted((deploy / "kubernetes").iterdir()):
+        if (folder / "kustomization.yaml").exists() and folder.name != "base":
+            validate(folder)
+    for path in sorted((deploy / "compose").glob("*.yaml")):
+        compose = yaml.safe_load(path.read_text())
+        for config in compose["configs"].values():
+            assert (path.parent / config["file"]).resolve().exists(), f"{path.name}: no {config['file']}"
+        for name, service in compose["services"].items():
+            used = {config["source"] for config in service.get("configs", [])}
+            assert used <= set(compose["configs"]), f"{path.name}: {name}"
+            if "build" in service:
+                dockerfile = path.parent / service["build"]["context"] / service["build"]["dockerfile"]
+                assert dockerfile.resolve().exists(), f"{path.name}: no {dockerfile}"
+                assert service["read_only"] and service["cap_drop"] == ["ALL"], f"{path.name}: {name}"
+        print(f"compose: {path.name}")
+    for path in sorted((deploy / "azure").glob("*.tf")):
+        with path.open() as file:
+            parsed = hcl2.load(file)
+        assert parsed, f"{path.name} is empty"
+        print(f"terraform: {path.name}: {', '.join(sorted(key for key in parsed if not key.startswith('__')))}")
+
+
+main()

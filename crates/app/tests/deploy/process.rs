@@ -1,0 +1,49 @@
+//! A program that a test starts and stops.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::repository;
+
+/// A running program, killed on drop.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts a program. Its standard error is shown if the test fails.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let program = command.get_program().to_owned();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Self(child.unwrap_or_else(|error| {
+            panic!("{}: {error}: run `cargo xtask test deploy`", program.display())
+        }))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the path of a program below `target/services`, where `cargo xtask services` puts it.
+pub(crate) fn service(path: &str) -> PathBuf {
+    let path = repository("target/services").join(path);
+    assert!(path.exists(), "no {}: run `cargo xtask services install`", path.display());
+    path
+}
+
+/// Runs a command to its end; returns its standard output. Fails the test if it fails.
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    out.into_owned()
+}
+
+/// Returns free ports. All are bound until the last one is found, so that they differ.
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
+    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    held.map(|socket| socket.local_addr().expect("an address").port())
+}

@@ -1,0 +1,145 @@
+//! NGINX and HAProxy with the configurations of `deploy/proxies`, in front of a small application.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use sluicegate_testkit::eventually;
+use sluicegate_testkit::redis::{RedisServer, Version};
+
+use crate::common::{ANYWHERE, RunningService};
+use crate::process::{Running, free_ports, service};
+use crate::{read, upstream};
+
+/// A proxy, Sluicegate and the application.
+struct Edge {
+    limiter: Option<RunningService>,
+    url: String,
+    _proxy: Running,
+    folder: tempfile::TempDir,
+}
+
+/// A proxy that is tested.
+#[derive(Clone, Copy, Debug)]
+enum Proxy {
+    Nginx,
+    HaProxy,
+}
+
+impl Proxy {
+    /// Starts the proxy in a folder that contains its files.
+    fn start(self, folder: &Path) -> Running {
+        match self {
+            Self::Nginx => {
+                let mut command = Command::new(service("nginx/usr/sbin/nginx"));
+                command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-g", "daemon off;"]);
+                Running::start(command.current_dir(folder))
+            }
+            Self::HaProxy => {
+                let mut command = Command::new("haproxy");
+                Running::start(command.args(["-f", "haproxy.cfg"]).current_dir(folder))
+            }
+        }
+    }
+}
+
+impl Edge {
+    /// Starts all three. `store` is added to the configuration of Sluicegate.
+    fn start(proxy: Proxy, store: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("limits.yaml");
+        let [port, http] = free_ports();
+        let limits = read("deploy/proxies/limits.yaml");
+        let listen = ANYWHERE.replacen("127.0.0.1:0", &format!("127.0.0.1:{http}"), 1);
+        std::fs::write(&config, format!("{listen}{store}{limits}")).expect("a file");
+        let limiter = Some(RunningService::with_file(&config));
+        let app = upstream::start();
+        for file in ["nginx.conf", "haproxy.cfg", "sluicegate.lua"] {
+            let mut text = read(&format!("deploy/proxies/{file}"));
+            for (from, to) in [(10080, port), (10081, port), (8080, http), (8000, app)] {
+                text = text.replace(&format!("127.0.0.1:{from}"), &format!("127.0.0.1:{to}"));
+            }
+            // The folders of Debian's package, which are not there, because it is not installed.
+            let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+            let temporary = temporary.map(|name| format!("{name}_temp_path {name};\n"));
+            text = text.replace("\nhttp {\n", &format!("\nhttp {{\n{}", temporary.concat()));
+            std::fs::write(folder.path().join(file), text).expect("a file");
+        }
+        let running = proxy.start(folder.path());
+        eventually(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Self { limiter, url: format!("http://127.0.0.1:{port}"), _proxy: running, folder }
+    }
+
+    /// Sends a request of a user; returns the status and the headers.
+    fn get(&self, path: &str, user: Option<&str>) -> (u16, ureq::http::HeaderMap) {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).build();
+        let agent: ureq::Agent = agent.into();
+        let mut request = agent.get(format!("{}{path}", self.url));
+        if let Some(user) = user {
+            request = request.header("x-user", user);
+        }
+        let response = request.call().expect("a response");
+        (response.status().as_u16(), response.headers().clone())
+    }
+
+    fn statuses(&self, count: usize, path: &str, user: &str) -> Vec<u16> {
+        (0..count).map(|_| self.get(path, Some(user)).0).collect()
+    }
+}
+
+fn check_limits(proxy: Proxy) {
+    let mut edge = Edge::start(proxy, "");
+    let (status, headers) = edge.get("/", Some("ann"));
+    assert_eq!((status, &headers["x-ratelimit-limit"]), (200, &"50".parse().expect("a value")));
+    assert_eq!(edge.statuses(49, "/", "ann"), [200; 49], "{proxy:?}");
+    let (status, headers) = edge.get("/", Some("ann"));
+    assert_eq!(status, 429, "{proxy:?}");
+    let wait: u64 = headers["retry-after"].to_str().expect("text").parse().expect("seconds");
+    assert!((3_000..=3_600).contains(&wait), "{wait}");
+    assert_eq!(edge.statuses(4, "/login", "bob"), [200, 200, 200, 429], "{proxy:?}");
+    assert_eq!(edge.get("/", Some("bob")).0, 200, "only logins are exhausted");
+    assert_eq!(edge.get("/", None).0, 403, "{proxy:?}: a user is required");
+    // A header that looks like parameters is one value: a new user, who has a limit of their own.
+    assert_eq!(edge.statuses(2, "/", "ann&userId=bob"), [200, 200], "{proxy:?}");
+    // Without Sluicegate both files let requests pass.
+    edge.limiter = None;
+    assert_eq!(edge.statuses(3, "/", "ann"), [200; 3], "{proxy:?}");
+    edge.limiter = Some(RunningService::with_file(&edge.folder.path().join("limits.yaml")));
+    eventually(|| edge.get("/", Some("new")).1.contains_key("x-ratelimit-limit"));
+}
+
+fn check_outage(proxy: Proxy) {
+    let mut redis = RedisServer::start(Version::System, &[]);
+    let store = format!("store: {{kind: redis, url: 'redis://127.0.0.1:{}'}}\n", redis.port);
+    let edge = Edge::start(proxy, &store);
+    eventually(|| edge.get("/", Some("ann")).0 == 200);
+    redis.kill();
+    // The outage policy is closed: no request passes, and none gets a 500.
+    eventually(|| edge.get("/", Some("ann")).0 != 200);
+    for _ in 0..20 {
+        let (status, headers) = edge.get("/", Some("ann"));
+        assert_eq!((status, headers["retry-after"].as_bytes()), (429, &b"1"[..]), "{proxy:?}");
+    }
+    redis.restart();
+    eventually(|| edge.get("/", Some("ann")).0 == 200);
+}
+
+#[test]
+fn nginx_keeps_limits_and_passes_requests_while_the_limiter_is_down() {
+    check_limits(Proxy::Nginx);
+}
+
+#[test]
+fn nginx_answers_no_500_while_redis_is_down() {
+    check_outage(Proxy::Nginx);
+}
+
+#[test]
+fn haproxy_keeps_limits_and_passes_requests_while_the_limiter_is_down() {
+    check_limits(Proxy::HaProxy);
+}
+
+#[test]
+fn haproxy_answers_no_500_while_redis_is_down() {
+    check_outage(Proxy::HaProxy);
+}

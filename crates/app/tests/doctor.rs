@@ -1,0 +1,216 @@
+//! `sluicegate init` and `sluicegate doctor`, with a real Redis.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+
+use common::{ANYWHERE, RunningService, sluicegate};
+use serde_json::Value;
+use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
+
+/// Names of the starter files, which are also the names of the examples.
+const STARTERS: [&str; 5] =
+    ["inference-limiter", "assistant-api", "two-tier-dispatch", "crawler-queue", "ingestion-proxy"];
+
+/// Runs a command in a folder; returns its exit code and its standard output and error.
+fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = sluicegate();
+    command.current_dir(folder).env_remove("REDIS_URL").args(arguments);
+    let output = command.output().expect("it ran");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn every_starter_file_is_valid_without_warnings() {
+    for name in STARTERS {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (code, out, err) = run(folder.path(), &["init", name]);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{name}: {out}");
+        assert_eq!(out, "sluicegate.yaml written. Next: sluicegate check sluicegate.yaml\n");
+        let (code, out, err) = run(folder.path(), &["check", "--strict", "sluicegate.yaml"]);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{name}: {out}");
+        let (code, printed, _) = run(folder.path(), &["init", name, "--output", "-"]);
+        let written = std::fs::read_to_string(folder.path().join("sluicegate.yaml"));
+        assert_eq!((code, printed), (Some(0), written.expect("the file")), "{name}");
+        let machine = run(folder.path(), &["doctor", "--config", "sluicegate.yaml", "--json"]);
+        let invalid = machine.1.lines().filter(|line| serde_json::from_str::<Value>(line).is_err());
+        assert_eq!(invalid.count(), 0, "{name}: {}", machine.1);
+    }
+}
+
+#[test]
+fn an_existing_file_is_replaced_only_by_force() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sluicegate.yaml");
+    std::fs::write(&path, "mine").expect("a file");
+    let (code, _, err) = run(folder.path(), &["init", "assistant-api"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("sluicegate.yaml exists: add --force to replace it"), "{err}");
+    assert_eq!(std::fs::read_to_string(&path).expect("the file"), "mine");
+    assert_eq!(run(folder.path(), &["init", "assistant-api", "--force"]).0, Some(0));
+    assert!(std::fs::read_to_string(&path).expect("the file").contains("USER_COST"));
+    let (code, _, err) = run(folder.path(), &["init", "nonsense"]);
+    assert_eq!(code, Some(2));
+    assert!(err.contains("inference-limiter") && err.contains("ingestion-proxy"), "{err}");
+    let nowhere = run(folder.path(), &["init", "assistant-api", "--output", "no/such/folder.yaml"]);
+    assert_eq!(nowhere.0, Some(2));
+    assert!(nowhere.2.contains("can't write no/such/folder.yaml"), "{}", nowhere.2);
+}
+
+/// Runs the doctor on a configuration; returns its exit code, and message and remedy by check and
+/// result, such as `port problem`.
+fn examine(config: &str) -> (Option<i32>, BTreeMap<String, Vec<String>>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("sluicegate.yaml"), config).expect("a file");
+    let arguments = ["doctor", "--config", "sluicegate.yaml", "--json"];
+    let (code, out, err) = run(folder.path(), &arguments);
+    assert_eq!(err, "", "{out}");
+    let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in out.lines() {
+        let finding: Value = serde_json::from_str(line).expect("JSON");
+        let word = |name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+        assert_eq!(finding["result"] == "ok", finding["remedy"].is_null(), "{finding}");
+        let place = format!("{} {}", word("check"), word("result"));
+        let text = format!("{} | {}", word("message"), word("remedy"));
+        findings.entry(place).or_default().push(text);
+    }
+    (code, findings)
+}
+
+#[test]
+fn a_healthy_machine_has_no_problems() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display().to_string();
+    let redis = RedisServer::start(Version::System, &["--appendonly", "yes", "--dir", &dir]);
+    let store = format!(
+        "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 1s, deadline: 5s}}\n",
+        redis.port
+    );
+    let server = "server: {connections_max: 10}\n";
+    let (code, findings) = examine(&format!("{ANYWHERE}{store}{server}"));
+    assert_eq!(code, Some(0), "{findings:#?}");
+    for check in ["configuration", "port", "open files", "redis", "persistence", "eviction"] {
+        assert!(findings.contains_key(&format!("{check} ok")), "{check}: {findings:#?}");
+    }
+    for check in ["permissions", "round trip", "clock"] {
+        assert!(findings.contains_key(&format!("{check} ok")), "{check}: {findings:#?}");
+    }
+    assert!(findings["redis ok"][0].contains("Redis 7."), "{findings:#?}");
+    assert_eq!(redis.command(&["DBSIZE"]), ":0", "it leaves nothing behind");
+}
+
+#[test]
+fn the_documented_permissions_are_enough_and_missing_ones_are_named() {
+    let permitted = documented_commands();
+    let user = |forbidden: &str| {
+        let mut options = vec!["--user", "limiter", "on", ">secret", "~sg:*", "-@all"];
+        options.extend(permitted.iter().map(String::as_str));
+        options.push(forbidden);
+        RedisServer::start(Version::System, &options)
+    };
+    let examine = |redis: &RedisServer, prefix: &str| {
+        let url = format!("redis://limiter:secret@127.0.0.1:{}", redis.port);
+        examine(&format!(
+            "{ANYWHERE}store: {{kind: redis, key_prefix: '{prefix}', url: '{url}'}}\n"
+        ))
+    };
+    let redis = user("+ping");
+    let (_, findings) = examine(&redis, "sg:");
+    assert!(findings.contains_key("permissions ok"), "{findings:#?}");
+    let (code, findings) = examine(&redis, "other:");
+    assert_eq!(code, Some(1), "{findings:#?}");
+    assert!(findings["permissions problem"][0].contains("~other:*"), "{findings:#?}");
+    let redis = user("-zadd");
+    let (code, findings) = examine(&redis, "sg:");
+    assert_eq!(code, Some(1), "{findings:#?}");
+    let [found] = findings["permissions problem"].as_slice() else { panic!("{findings:#?}") };
+    assert!(found.contains("no permission for +zadd | run `redis-cli ACL SETUSER"), "{found}");
+}
+
+#[test]
+fn each_problem_of_a_machine_is_found() {
+    let redis = RedisServer::start(Version::System, &["--maxmemory-policy", "allkeys-lru"]);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut parameters =
+        rcgen::CertificateParams::new(["localhost".to_owned()]).expect("parameters");
+    parameters.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let cert = parameters.self_signed(&key).expect("a certificate");
+    let (cert_file, key_file) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert_file, cert.pem()).expect("a file");
+    std::fs::write(&key_file, key.serialize_pem()).expect("a file");
+    let (cert_file, key_file) = (cert_file.display(), key_file.display());
+    let config = format!(
+        "listen:\n  http: 127.0.0.1:{port}\n  grpc: {{address: '127.0.0.1:0', tls: {{cert: '{cert_file}', key: '{key_file}'}}}}\n  admin: 192.0.2.1:0\nauth: {{tokens: {{a: 0123456789abcdef0123}}}}\n\
+         store: {{kind: redis, url: 'redis://127.0.0.1:{}'}}\n\
+         queue: {{path: /no/such/folder/queue.db}}\n\
+         workers: [{{provider: p, queue: jobs, handler: {{command: [cat]}}}}]\n",
+        redis.port
+    );
+    let (code, findings) = examine(&config);
+    assert_eq!(code, Some(1), "{findings:#?}");
+    for (place, expected) in [
+        ("port problem", "is in use by another program"),
+        ("port problem", "admin: can't listen on 192.0.2.1:0"),
+        ("TLS problem", "expired at 2020-01-02"),
+        ("persistence warning", "set `appendonly yes`"),
+        ("eviction problem", "maxmemory-policy is allkeys-lru"),
+        ("folder problem", "can't write to /no/such/folder"),
+        ("queue warning", "does not exist yet"),
+    ] {
+        let found = findings.get(place).into_iter().flatten();
+        assert!(found.clone().any(|text| text.contains(expected)), "{expected}: {findings:#?}");
+    }
+}
+
+#[test]
+fn a_redis_that_is_down_and_a_missing_queue_are_problems() {
+    let [redis, broker] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [redis, broker] = [redis, broker].map(|held| held.local_addr().expect("an address"));
+    let (code, findings) = examine(&format!(
+        "{ANYWHERE}store: {{kind: redis, url: 'redis://{redis}'}}\n\
+         queue: {{kind: rabbitmq, url: 'amqp://guest:guest@{broker}/'}}\n"
+    ));
+    assert_eq!(code, Some(1), "{findings:#?}");
+    assert!(findings["redis problem"][0].contains("outage policies decide"), "{findings:#?}");
+    assert!(findings["broker problem"][0].starts_with("RabbitMQ: "), "{findings:#?}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("queue.db").display().to_string();
+    let queue = format!("queue: {{path: '{path}'}}\n");
+    let other = folder.path().join("other.yaml");
+    std::fs::write(&other, &queue).expect("a file");
+    let other = other.display().to_string();
+    let sent =
+        run(folder.path(), &["queue", "send", "other", "{}", "--create", "--config", &other]);
+    assert_eq!(sent.0, Some(0), "{}", sent.2);
+    let worker = "workers: [{provider: p, queue: jobs, handler: {command: [cat]}}]\n";
+    let (code, findings) = examine(&format!("{ANYWHERE}{queue}{worker}"));
+    assert_eq!(code, Some(1), "{findings:#?}");
+    let problem = &findings["queue problem"][0];
+    assert!(problem.contains("jobs") && problem.contains("--create"), "{problem}");
+}
+
+#[test]
+fn a_running_service_is_recognised_and_an_invalid_file_is_an_error() {
+    let service = RunningService::start("");
+    let http = service.http.replace("http://", "");
+    let (code, findings) = examine(&format!(
+        "listen: {{http: '{http}', grpc: '127.0.0.1:0', admin: '127.0.0.1:0'}}\n"
+    ));
+    assert_eq!(code, Some(0), "{findings:#?}");
+    assert!(findings["port warning"][0].contains("a Sluicegate listens"), "{findings:#?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("bad.yaml"), "limits: nonsense").expect("a file");
+    let (code, out, err) = run(folder.path(), &["doctor", "--config", "bad.yaml"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(err.contains("bad.yaml:1"), "{err}");
+    let (code, out, _) = run(folder.path(), &["doctor"]);
+    assert!(matches!(code, Some(0 | 1)), "{out}");
+    assert!(out.contains("checks\n") && out.contains("open files"), "{out}");
+}

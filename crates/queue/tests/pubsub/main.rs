@@ -1,0 +1,10 @@
+//! Tests of Pub/Sub, on Google's fake.
+
+mod compatibility;
+mod crash;
+mod delays;
+mod leases;
+mod login;
+mod start;
+mod suite;
+mod support;

@@ -1,0 +1,294 @@
+//! The API below `/v1/dashboard`. All of it reads; actions have their own endpoints.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query as Parameters, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sluicegate_core::limit::Unit;
+use sluicegate_core::rule::Mode;
+use sluicegate_core::{Money, Rule};
+use sluicegate_service::series::{KeyUsage, Resolution};
+
+use super::events::EventStreams;
+use super::{DashboardSources, problems};
+use crate::recorder::{RankedCaller, TopCallers};
+use crate::rest::{HandlerResult, Problem, json as json_response};
+
+type Sources = State<Arc<DashboardSources>>;
+
+/// Number of callers and keys in a ranking.
+const TOP: usize = 50;
+/// Number of entries of the audit log that are returned.
+const AUDIT_MAX: usize = 500;
+/// Metrics that pages may ask for begin with one of these.
+const SHOWN: [&str; 6] = [
+    "sluicegate_gateway_",
+    "sluicegate_queue_",
+    "sluicegate_worker_",
+    "sluicegate_dispatch_",
+    "sluicegate_provider_",
+    "sluicegate_redis_",
+];
+
+/// Returns the state of the node, its problems, and its totals.
+pub(super) async fn overview(State(sources): Sources) -> Response {
+    let recorder = &sources.recorder;
+    let decisions = recorder.decisions();
+    let stores = recorder.read_metrics(|name| {
+        name.starts_with("sluicegate_redis_")
+            || name.starts_with("sluicegate_store_")
+            || name == "rate_limiter_config_version"
+            || name == "sluicegate_connections"
+    });
+    let of = |name: &str| stores.sum(name, &[]);
+    let up = of("sluicegate_redis_up");
+    let node = recorder.node();
+    let connections: serde_json::Map<_, _> = stores
+        .each("sluicegate_connections")
+        .map(|(labels, value)| {
+            (labels.first().map(|(_, name)| (*name).to_owned()).unwrap_or_default(), json!(value))
+        })
+        .collect();
+    let body = json!({
+        "now": recorder.now().to_string(),
+        "node": { "host": node.host, "version": node.version, "started": node.started.to_string() },
+        "configVersion": of("rate_limiter_config_version"),
+        "decisions": {
+            "allowed": decisions.allowed,
+            "denied": decisions.denied,
+            "errors": decisions.errors,
+        },
+        "store": {
+            "kind": if up.is_some() { "redis" } else { "memory" },
+            "up": up.map(|up| up > 0.0),
+            "nodes": of("sluicegate_redis_nodes"),
+            "keys": of("sluicegate_store_keys"),
+            "records": of("sluicegate_store_records"),
+            "cachedDenials": of("sluicegate_redis_deny_cache_hits_total"),
+            "takingBack": of("sluicegate_redis_taking_back"),
+        },
+        "connections": connections,
+        "problems": problems::of(recorder),
+    });
+    json_response(body.to_string())
+}
+
+/// The query parameters of `series`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeriesRequest {
+    /// `15m` (default) or `24h`.
+    range: Option<String>,
+    /// Beginnings of names, separated by spaces; all series without it.
+    names: Option<String>,
+}
+
+/// Returns time series.
+pub(super) async fn series(
+    State(sources): Sources,
+    parameters: Result<Parameters<SeriesRequest>, QueryRejection>,
+) -> HandlerResult {
+    let Parameters(asked) = parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let resolution = match asked.range.as_deref() {
+        None | Some("15m") => Resolution::Seconds,
+        Some("24h") => Resolution::TenSeconds,
+        Some(_) => return Err(Problem::field("range", "write 15m or 24h")),
+    };
+    let names = asked.names.unwrap_or_default();
+    let prefixes: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
+    let read = sources.recorder.series(resolution, resolution.steps(), &prefixes);
+    Ok(json_response(read.to_string()))
+}
+
+/// Returns every rule as compiled, the callers that are denied most, and the keys closest to their
+/// limits.
+pub(super) async fn limits(State(sources): Sources) -> Response {
+    let recorder = &sources.recorder;
+    let counts = recorder.decisions().rules;
+    let rules = sources.service.limiter().rules();
+    let groups: Vec<_> = rules
+        .groups()
+        .map(|(name, rules)| {
+            let rules = rules.map(|rule| {
+                let place = counts.binary_search_by(|(other, _)| (**other).cmp(&rule.name));
+                let counts = place.map(|place| counts[place].1).unwrap_or_default();
+                let mut shown = rule_json(rule);
+                shown["allowed"] = counts.allowed.into();
+                shown["denied"] = counts.denied.into();
+                shown["shadowDenied"] = counts.shadow_denied.into();
+                shown
+            });
+            json!({ "group": name, "rules": rules.collect::<Vec<_>>() })
+        })
+        .collect();
+    let top = recorder.callers(TOP);
+    let (callers, closest, budgets) = rankings(&top);
+    let (admissions, denials) = recorder.sampled_shares();
+    let body = json!({
+        "now": recorder.now().to_string(),
+        "groups": groups,
+        "since": top.since.to_string(),
+        "sampled": { "admissions": admissions, "denials": denials },
+        "callers": callers,
+        "closest": closest,
+        "budgets": budgets,
+    });
+    json_response(body.to_string())
+}
+
+/// Returns the ranked callers, the keys closest to their limits, and the budgets.
+pub(crate) fn rankings(top: &TopCallers) -> (Value, Value, Value) {
+    let list =
+        |callers: &[RankedCaller]| -> Vec<Value> { callers.iter().map(caller_json).collect() };
+    let callers: serde_json::Map<_, _> = top
+        .dimensions
+        .iter()
+        .map(|ranked| {
+            let both =
+                json!({ "requested": list(&ranked.requested), "denied": list(&ranked.denied) });
+            (ranked.dimension.name().to_owned(), both)
+        })
+        .collect();
+    let usages = |keys: &[KeyUsage]| keys.iter().map(usage_json).collect::<Vec<_>>().into();
+    (callers.into(), usages(&top.closest), usages(&top.budgets))
+}
+
+/// Returns the summaries of all nodes that share the store, or only that of this node.
+pub(super) async fn nodes(State(sources): Sources) -> HandlerResult {
+    let texts = match &sources.nodes {
+        None => Vec::new(),
+        Some(nodes) => nodes.read().await.map_err(|problem| {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no summaries: {problem}"))
+        })?,
+    };
+    let own = sources.summary();
+    let parsed = |text: &String| serde_json::from_str::<Value>(text).ok();
+    let is_other = |summary: &Value| summary["id"] != sources.id.as_str();
+    let mut nodes: Vec<_> = texts.iter().filter_map(parsed).filter(is_other).collect();
+    nodes.extend(parsed(&own));
+    nodes.sort_by_key(|node| node["started"].as_str().unwrap_or_default().to_owned());
+    Ok(json_response(json!({ "own": sources.id, "nodes": nodes }).to_string()))
+}
+
+fn rule_json(rule: &Rule) -> Value {
+    let when = rule.when.iter().map(|(name, pattern)| format!("{name} = {pattern}"));
+    let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+    json!({
+        "name": rule.name,
+        "description": rule.description,
+        "when": when.collect::<Vec<_>>(),
+        "per": rule.per,
+        "limits": limits,
+        "shadow": rule.shadow,
+        "unlimited": rule.unlimited,
+        "optimistic": rule.mode == Mode::Optimistic,
+        "outage": rule.outage.map(|policy| policy.word()),
+        "key": rule.key,
+    })
+}
+
+fn caller_json(caller: &RankedCaller) -> Value {
+    let RankedCaller { value, count, denied, error } = caller;
+    json!({ "value": value, "count": count, "denied": denied, "error": error })
+}
+
+fn usage_json(usage: &KeyUsage) -> Value {
+    let amount = |number: u64| match Money::from_nanos(number) {
+        Some(money) if usage.unit == Unit::Usd.name() => money.to_string().into(),
+        _ => Value::from(number),
+    };
+    json!({
+        "rule": usage.rule,
+        "limit": usage.limit_text,
+        "dimensions": usage.dimensions,
+        "used": amount(usage.used),
+        "of": amount(usage.limit),
+        "share": usage.share(),
+        "unit": usage.unit,
+        "at": usage.at.to_string(),
+        "firstAt": usage.first.0.to_string(),
+        "firstUsed": amount(usage.first.1),
+        "reset": usage.reset.to_string(),
+    })
+}
+
+/// The query parameters of `metrics`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricsRequest {
+    /// Beginnings of names, separated by spaces.
+    names: String,
+}
+
+/// Returns the current values of metrics of gateways, queues and Redis.
+pub(super) async fn metrics(
+    State(sources): Sources,
+    parameters: Result<Parameters<MetricsRequest>, QueryRejection>,
+) -> HandlerResult {
+    let Parameters(asked) = parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let names: Vec<_> = asked.names.split_whitespace().collect();
+    let is_shown = |name: &&&str| !SHOWN.iter().any(|prefix| name.starts_with(prefix));
+    if let Some(other) = names.iter().find(is_shown) {
+        let right = format!("{other} is unknown: names begin with {}", SHOWN.join(", "));
+        return Err(Problem::field("names", right));
+    }
+    let read =
+        sources.recorder.read_metrics(|name| names.iter().any(|prefix| name.starts_with(prefix)));
+    Ok(json_response(json!({ "metrics": read.to_json() }).to_string()))
+}
+
+/// Returns the last decisions of the live tail and the last reloads.
+pub(super) async fn activity(State(sources): Sources) -> Response {
+    let recorder = &sources.recorder;
+    let reloads = recorder.reloads().into_iter().map(|reload| match reload.outcome {
+        Ok(changes) => {
+            json!({ "at": reload.at.to_string(), "version": reload.version, "changes": changes })
+        }
+        Err(error) => {
+            json!({ "at": reload.at.to_string(), "version": reload.version, "error": error })
+        }
+    });
+    let reloads = Value::from(reloads.collect::<Vec<_>>());
+    let (admissions, denials) = recorder.sampled_shares();
+    let sampled = json!({ "admissions": admissions, "denials": denials });
+    let tail = recorder.tail();
+    json_response(format!(r#"{{"reloads":{reloads},"sampled":{sampled},"decisions":{tail}}}"#))
+}
+
+/// Returns the last actions of the audit log, the newest first.
+pub(super) async fn audit(State(sources): Sources) -> Response {
+    let entries = sources.service.audit().newest(AUDIT_MAX).into_iter().map(|entry| {
+        json!({
+            "at": entry.at.to_string(),
+            "by": entry.by,
+            "action": entry.action,
+            "target": entry.target,
+            "reason": entry.reason,
+            "detail": entry.detail,
+        })
+    });
+    json_response(json!({ "audit": entries.collect::<Vec<_>>() }).to_string())
+}
+
+/// The query parameters of `events`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventsRequest {
+    /// True to receive the live tail, too.
+    #[serde(default)]
+    tail: bool,
+}
+
+/// Opens a stream of events.
+pub(super) async fn events(
+    State(sources): Sources,
+    State(streams): State<EventStreams>,
+    parameters: Result<Parameters<EventsRequest>, QueryRejection>,
+) -> HandlerResult {
+    let Parameters(asked) = parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
+    streams.open(sources.recorder.ticks(), asked.tail)
+}

@@ -1,0 +1,63 @@
+// Gateways: what waits, what the upstream answers, and the use of its limit.
+import { html } from "./vendor/preact.js";
+import { add, duration, last, metric, ms, number, whole } from "./api.js";
+import { Chart } from "./chart.js";
+import { Badge, Empty, Panel, Problem, Table, Tile, useLoaded, useRange } from "./parts.js";
+
+const sum = (metrics, name, labels) => metrics.filter((one) => one.name === name && Object.entries(labels).every(([key, value]) => one.labels[key] === value)).reduce((total, one) => total + one.value, 0);
+
+/** Returns the requests per second that a limit such as 25/s allows, or undefined. */
+function perSecond(limits) {
+  const rates = (limits ?? []).map((limit) => /^([\d_]+)\/s(\s|$)/.exec(limit)).filter(Boolean);
+  return rates.length ? Math.min(...rates.map((found) => Number(found[1].replaceAll("_", "")))) : undefined;
+}
+
+function Route({ gateway, route, metrics, data, rule }) {
+  const of = (name) => metric(data.series, name).filter(([[g, r]]) => g === gateway && r === route);
+  const answers = of("sluicegate_gateway_upstream_answers_total");
+  const upstream = add(answers.map(([, values]) => values));
+  const waiting = of("sluicegate_gateway_queue_depth").map(([, values]) => values)[0] ?? [];
+  const oldest = of("sluicegate_gateway_queue_oldest_seconds").map(([, values]) => values)[0] ?? [];
+  const labels = { gateway, route };
+  const waits = metrics.find((one) => one.name === "sluicegate_gateway_wait_seconds" && one.labels.gateway === gateway && one.labels.route === route);
+  const took = metrics.find((one) => one.name === "sluicegate_gateway_upstream_seconds" && one.labels.gateway === gateway && one.labels.route === route);
+  const contract = perSecond(rule?.limits);
+  const lines = [{ name: "sent to the upstream", color: "allowed", values: upstream, fill: true }];
+  const queue = [{ name: "waiting", color: "info", values: waiting, fill: true }];
+  const statuses = (name, label) => metrics.filter((one) => one.name === name && one.labels.gateway === gateway && one.labels.route === route && one.value > 0).map((one) => [one.labels[label], one.value]);
+  const shown = (pairs) => (pairs.length ? pairs.sort().map(([status, count]) => html`<span class="chip"><b>${status} </b>${whole(count)}</span>`) : html`<span class="soft">none</span>`);
+  const pauses = sum(metrics, "sluicegate_gateway_pauses_total", labels);
+  return html`<${Panel} title=${`${gateway} / ${route}`} note=${rule?.limits?.length ? `limit ${rule.limits.join(", ")}` : "no limit"} extra=${pauses > 0 && html`<${Badge} color="amber">${whole(pauses)} pauses asked for by the upstream<//>`}>
+    <div class="body grid">
+      <div class="tiles">
+        <${Tile} label="Waiting" value=${whole(last(waiting))} color=${last(waiting) > 100 ? "red" : ""} />
+        <${Tile} label="Oldest wait" value=${duration(last(oldest))} />
+        <${Tile} label="Sent" value=${number(last(upstream))} unit="/s" note=${contract ? `of ${whole(contract)} per second` : ""} />
+        <${Tile} label="Mean wait" value=${waits?.count ? ms((1000 * waits.value) / waits.count) : "–"} note="of those that waited" />
+        <${Tile} label="Mean time of the upstream" value=${took?.count ? ms((1000 * took.value) / took.count) : "–"} />
+      </div>
+      <div class="half"><h3>Requests per second, and the limit</h3><${Chart} label="Requests to the upstream per second" lines=${lines} until=${data.until} step=${data.step} height=${150} max=${contract} /></div>
+      <div class="half"><h3>Waiting requests</h3><${Chart} label="Waiting requests" lines=${queue} until=${data.until} step=${data.step} height=${150} /></div>
+      <${Table} label="Answers" columns=${[["answers since the start"], ["by status"]]} rows=${[
+        ["of the upstream, by status", shown(statuses("sluicegate_gateway_upstream_answers_total", "status"))],
+        ["to callers, by status", shown(statuses("sluicegate_gateway_requests_total", "status"))],
+        ["failures of the upstream", shown(statuses("sluicegate_gateway_upstream_errors_total", "code"))],
+      ]} />
+    </div>
+  <//>`;
+}
+
+export function Gateways() {
+  const [loaded, error] = useLoaded("/v1/dashboard/metrics?names=sluicegate_gateway_", 2);
+  const [limits] = useLoaded("/v1/dashboard/limits", 10);
+  const [data, choice] = useRange();
+  const metrics = loaded?.metrics ?? [];
+  const routes = [...new Set(metrics.filter((one) => one.labels.gateway).map((one) => JSON.stringify([one.labels.gateway, one.labels.route])))].map((text) => JSON.parse(text));
+  const rules = (limits?.groups ?? []).flatMap((group) => group.rules);
+  return html`<div class="head"><h1>Gateways</h1><span class="grow"></span>${choice}</div>
+    <${Problem} text=${error} />
+    <div class="grid">
+      ${routes.map(([gateway, route]) => html`<${Route} key=${`${gateway}/${route}`} gateway=${gateway} route=${route} metrics=${metrics} data=${data} rule=${rules.find((rule) => rule.name === `${gateway}/${route}`)} />`)}
+      ${loaded && routes.length === 0 && html`<section class="panel"><${Empty}>This process runs no gateway: add <code>gateways</code> to its configuration.<//></section>`}
+    </div>`;
+}

@@ -1,0 +1,282 @@
+//! The list of what is wrong right now, with its remedies. The thresholds are those of the alerts in
+//! `deploy/prometheus`.
+
+use serde::Serialize;
+
+use crate::recorder::{MetricReading, Recorder};
+
+/// Seconds over which rates are averaged.
+const OVER: usize = 300;
+/// Fewer decisions per second than this say nothing about shares.
+const RATE_MIN: f64 = 0.05;
+
+/// Metrics that a problem is read from.
+const METRICS: [&str; 10] = [
+    "sluicegate_config_last_load_successful",
+    "sluicegate_decision_log_dropped_total",
+    "sluicegate_gateway_queue_depth",
+    "sluicegate_queue_depth",
+    "sluicegate_queue_oldest_seconds",
+    "sluicegate_redis_evicts",
+    "sluicegate_redis_memory_losses_total",
+    "sluicegate_redis_refuses_writes",
+    "sluicegate_redis_up",
+    "sluicegate_store_overflow_keys",
+];
+
+/// A condition that a person should do something about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct NodeProblem {
+    severity: Severity,
+    pub(super) title: String,
+    remedy: String,
+    /// Page of the dashboard that shows more.
+    page: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Critical,
+    Warning,
+}
+use Severity::{Critical, Warning};
+
+/// Averages of the last minutes, per second unless the name says otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentRates {
+    allowed: f64,
+    denied: f64,
+    p95_ms: f64,
+    fallbacks: f64,
+    redis_calls: f64,
+    redis_errors: f64,
+    gateway_429: f64,
+    gateway_502: f64,
+}
+
+/// Returns the problems of a node, the most severe first.
+pub(super) fn of(recorder: &Recorder) -> Vec<NodeProblem> {
+    let reading = recorder.read_metrics(|name| METRICS.contains(&name));
+    let sum = |prefix: &str| recorder.means(prefix, OVER).iter().map(|(_, mean)| mean).sum::<f64>();
+    let answered = |status: &str| -> f64 {
+        let end = format!(",\"{status}\"]");
+        let means = recorder.means(r#"["sluicegate_gateway_requests_total""#, OVER);
+        means.iter().filter(|(name, _)| name.ends_with(&end)).map(|(_, mean)| mean).sum()
+    };
+    let rates = RecentRates {
+        allowed: sum("allowed"),
+        denied: sum("denied"),
+        p95_ms: sum("p95"),
+        fallbacks: sum(r#"["rate_limiter_fallback_total""#),
+        redis_calls: sum(r#"["rate_limiter_redis_calls_total""#),
+        redis_errors: sum(r#"["rate_limiter_redis_errors_total""#),
+        gateway_429: answered("429"),
+        gateway_502: answered("502"),
+    };
+    let mut problems = of_metrics(&reading);
+    problems.extend(of_rates(rates));
+    problems.sort_by_key(|problem| problem.severity);
+    problems
+}
+
+fn problem(
+    severity: Severity,
+    title: impl Into<String>,
+    remedy: impl Into<String>,
+    page: &'static str,
+) -> NodeProblem {
+    NodeProblem { severity, title: title.into(), remedy: remedy.into(), page }
+}
+
+fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
+    let value = |name: &str| reading.sum(name, &[]);
+    let mut problems = Vec::new();
+    if value("sluicegate_redis_up") == Some(0.0) {
+        problems.push(problem(
+            Critical,
+            "Redis is not reachable",
+            "Decisions follow the outage policy of their rules. Check that Redis runs and that \
+             store.url is right; nodes reconnect by themselves.",
+            "overview",
+        ));
+    }
+    for (labels, value) in reading.each("sluicegate_redis_refuses_writes") {
+        if value > 0.0 {
+            let reason = labels.first().map_or("unknown", |(_, reason)| *reason);
+            problems.push(problem(
+                Critical,
+                format!("Redis refuses writes: {reason}"),
+                "Every decision is refused until Redis takes writes again: look at its log and its \
+                 memory.",
+                "overview",
+            ));
+        }
+    }
+    if value("sluicegate_redis_evicts") == Some(1.0) {
+        problems.push(problem(
+            Warning,
+            "Redis may evict counters",
+            "Set maxmemory-policy to noeviction: an evicted counter starts again at zero.",
+            "overview",
+        ));
+    }
+    if let Some(losses) = value("sluicegate_redis_memory_losses_total").filter(|&n| n > 0.0) {
+        problems.push(problem(
+            Warning,
+            format!("Redis lost its data {losses} times since this node started"),
+            "Turn on appendonly in Redis, so that a restart keeps the counters.",
+            "overview",
+        ));
+    }
+    if value("sluicegate_config_last_load_successful") == Some(0.0) {
+        problems.push(problem(
+            Warning,
+            "The last configuration was rejected",
+            "The old one stays in force. Correct the file: the message is on the page Activity.",
+            "activity",
+        ));
+    }
+    if let Some(keys) = value("sluicegate_store_overflow_keys").filter(|&n| n > 0.0) {
+        problems.push(problem(
+            Critical,
+            format!("The store is full: {keys} counters are shared by several keys"),
+            "Raise store.keys_max, or use Redis.",
+            "limits",
+        ));
+    }
+    if let Some(lines) = value("sluicegate_decision_log_dropped_total").filter(|&n| n > 0.0) {
+        problems.push(problem(
+            Warning,
+            format!("{lines} lines of the decision log were dropped"),
+            "Standard output is too slow or closed. Log a smaller share: log.decisions.allowed.",
+            "activity",
+        ));
+    }
+    for (labels, depth) in reading.each("sluicegate_gateway_queue_depth") {
+        if depth > 100.0 {
+            let names: Vec<_> = labels.iter().map(|(_, value)| *value).collect();
+            problems.push(problem(
+                Warning,
+                format!("{depth} requests wait at {}", names.join(" / ")),
+                "More requests arrive than the limit of the upstream allows.",
+                "gateways",
+            ));
+        }
+    }
+    for (labels, depth) in reading.each("sluicegate_queue_depth") {
+        let label = |wanted: &str| labels.iter().find(|(name, _)| *name == wanted).map(|(_, v)| *v);
+        if depth > 0.0 && label("state") == Some("dead") {
+            problems.push(problem(
+                Warning,
+                format!("{depth} dead letters in {}", label("queue").unwrap_or_default()),
+                "Look at their errors, then replay or delete them.",
+                "queues",
+            ));
+        }
+    }
+    problems
+}
+
+fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {
+    let percent = |part: f64, whole: f64| 100.0 * part / whole.max(f64::MIN_POSITIVE);
+    let mut problems = Vec::new();
+    let all = rates.allowed + rates.denied;
+    let denied = percent(rates.denied, all);
+    if all >= RATE_MIN && denied > 5.0 {
+        problems.push(problem(
+            Warning,
+            format!("{denied:.0} % of the requests were denied in the last 5 minutes"),
+            "The page Limits shows who is denied most, and by which rule.",
+            "limits",
+        ));
+    }
+    if rates.p95_ms > 20.0 {
+        problems.push(problem(
+            Warning,
+            format!("Decisions are slow: p95 is {:.0} ms", rates.p95_ms),
+            "Look at the latency of Redis, and at the load of this machine.",
+            "overview",
+        ));
+    }
+    let errors = percent(rates.redis_errors, rates.redis_calls + rates.redis_errors);
+    if rates.redis_errors > 0.0 && errors > 0.5 {
+        problems.push(problem(
+            Critical,
+            format!("{errors:.1} % of the calls to Redis failed in the last 5 minutes"),
+            "Look at the network to Redis and at its load.",
+            "overview",
+        ));
+    }
+    if rates.fallbacks > 0.0 {
+        let count = (rates.fallbacks * OVER as f64).round().max(1.0);
+        problems.push(problem(
+            Critical,
+            format!("{count} decisions by an outage policy in the last 5 minutes"),
+            "The store did not answer in time. Check Redis and the network to it.",
+            "overview",
+        ));
+    }
+    for (status, rate, per_minute_max) in
+        [(429, rates.gateway_429, 10.0), (502, rates.gateway_502, 5.0)]
+    {
+        if rate * 60.0 > per_minute_max {
+            problems.push(problem(
+                Warning,
+                format!("Gateways answer {:.0} requests per minute with {status}", rate * 60.0),
+                match status {
+                    429 => "More requests arrive than the limit and the waiting time allow.",
+                    _ => "The upstream is unreachable or breaks off its answers.",
+                },
+                "gateways",
+            ));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn titles(rates: RecentRates) -> Vec<String> {
+        of_rates(rates).into_iter().map(|problem| problem.title).collect()
+    }
+
+    #[test]
+    fn a_healthy_node_has_no_problems() {
+        let rates =
+            RecentRates { allowed: 100.0, denied: 5.0, p95_ms: 20.0, ..RecentRates::default() };
+        assert_eq!(titles(rates), Vec::<String>::new());
+        assert_eq!(titles(RecentRates::default()), Vec::<String>::new());
+        assert!(of_metrics(&MetricReading::default()).is_empty());
+    }
+
+    #[test]
+    fn shares_and_latencies_have_the_thresholds_of_the_alerts() {
+        let rates = RecentRates { allowed: 90.0, denied: 10.0, p95_ms: 21.0, ..Default::default() };
+        assert_eq!(
+            titles(rates),
+            [
+                "10 % of the requests were denied in the last 5 minutes",
+                "Decisions are slow: p95 is 21 ms"
+            ]
+        );
+        let rates = RecentRates {
+            fallbacks: 0.01,
+            redis_calls: 99.0,
+            redis_errors: 1.0,
+            gateway_429: 1.0,
+            gateway_502: 0.05,
+            ..Default::default()
+        };
+        assert_eq!(
+            titles(rates),
+            [
+                "1.0 % of the calls to Redis failed in the last 5 minutes",
+                "3 decisions by an outage policy in the last 5 minutes",
+                "Gateways answer 60 requests per minute with 429"
+            ]
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! [`ClosestKeys`]: the counters with the largest used share of their limit, in bounded memory.
+
+use std::collections::HashMap;
+
+use sluicegate_core::Timestamp;
+
+/// The counters that are closest to their limits, as decisions saw them. Nothing is scanned: a
+/// counter that no decision reads is forgotten when its window is over.
+#[derive(Clone, Debug)]
+pub struct ClosestKeys {
+    keys: HashMap<String, KeyUsage>,
+    keys_max: usize,
+    /// A lower bound of the shares in a full table.
+    floor: f64,
+}
+
+/// The usage of one limit of one key, as last seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyUsage {
+    /// Name of the rule.
+    pub rule: String,
+    /// The limit as written.
+    pub limit_text: String,
+    /// Dimensions that the rule counts by, with their values.
+    pub dimensions: Vec<(String, String)>,
+    /// Amount in use, in the unit of the limit.
+    pub used: u64,
+    /// Maximum of the limit.
+    pub limit: u64,
+    /// Name of the unit.
+    pub unit: &'static str,
+    /// Time at which it was seen.
+    pub at: Timestamp,
+    /// Time at which it was seen first, and the amount at that time. [`ClosestKeys::record`] sets
+    /// both: they start again when the usage falls.
+    pub first: (Timestamp, u64),
+    /// Time at which the oldest use expires.
+    pub reset: Timestamp,
+    /// Time at which nothing of the usage is left.
+    pub ends: Timestamp,
+}
+
+impl KeyUsage {
+    /// Returns the used share of the limit; more than 1 is debt.
+    pub fn share(&self) -> f64 {
+        share(self.used, self.limit)
+    }
+}
+
+fn share(used: u64, limit: u64) -> f64 {
+    used as f64 / limit.max(1) as f64
+}
+
+impl ClosestKeys {
+    /// Creates an empty table for at most `keys_max` keys.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `keys_max` is 0.
+    pub fn new(keys_max: usize) -> Self {
+        assert!(keys_max > 0, "there is at least one key");
+        Self { keys: HashMap::new(), keys_max, floor: 0.0 }
+    }
+
+    /// Returns true if a usage would be kept; its details are then worth collecting.
+    pub fn takes(&self, key: &str, used: u64, limit: u64) -> bool {
+        self.keys.len() < self.keys_max
+            || share(used, limit) > self.floor
+            || self.keys.contains_key(key)
+    }
+
+    /// Records the usage of a key, and replaces what was known of it. In a full table it takes the
+    /// place of the smallest share, if its own is larger.
+    pub fn record(&mut self, key: &str, usage: KeyUsage) {
+        if let Some(known) = self.keys.get_mut(key) {
+            self.floor = self.floor.min(usage.share());
+            let first = if usage.used < known.used { (usage.at, usage.used) } else { known.first };
+            *known = KeyUsage { first, ..usage };
+            return;
+        }
+        if self.keys.len() == self.keys_max {
+            let now = usage.at;
+            self.keys.retain(|_, known| known.ends > now);
+        }
+        if self.keys.len() == self.keys_max {
+            let shares = self.keys.iter().map(|(key, known)| (known.share(), key));
+            let smallest = shares.min_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((least, key)) = smallest.map(|(least, key)| (least, key.clone())) else {
+                return;
+            };
+            self.floor = least;
+            if usage.share() <= least {
+                return;
+            }
+            self.keys.remove(&key);
+        }
+        let first = (usage.at, usage.used);
+        self.keys.insert(key.to_owned(), KeyUsage { first, ..usage });
+    }
+
+    /// Returns the keys with the largest shares at a time, the largest first.
+    pub fn top(&self, now: Timestamp, count: usize) -> Vec<&KeyUsage> {
+        let mut keys: Vec<_> = self.keys.iter().filter(|(_, usage)| usage.ends > now).collect();
+        keys.sort_by(|(one_key, one), (other_key, other)| {
+            other.share().total_cmp(&one.share()).then_with(|| one_key.cmp(other_key))
+        });
+        keys.into_iter().map(|(_, usage)| usage).take(count).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(used: u64, at: u64) -> KeyUsage {
+        KeyUsage {
+            rule: "USER".to_owned(),
+            limit_text: "100/min".to_owned(),
+            dimensions: vec![("userId".to_owned(), used.to_string())],
+            used,
+            limit: 100,
+            unit: "requests",
+            at: Timestamp::from_secs(at),
+            first: (Timestamp::ZERO, 0),
+            reset: Timestamp::from_secs(at + 30),
+            ends: Timestamp::from_secs(at + 60),
+        }
+    }
+
+    fn top(keys: &ClosestKeys, now: u64) -> Vec<u64> {
+        keys.top(Timestamp::from_secs(now), 9).iter().map(|usage| usage.used).collect()
+    }
+
+    #[test]
+    fn the_largest_shares_stay() {
+        let mut keys = ClosestKeys::new(2);
+        for used in [10, 50, 30, 20] {
+            assert!(keys.takes(&used.to_string(), used, 100));
+            keys.record(&used.to_string(), usage(used, 0));
+        }
+        assert_eq!(top(&keys, 0), [50, 30]);
+        assert!(!keys.takes("25", 25, 100), "smaller than all that are kept");
+        assert!(keys.takes("30", 25, 100), "a known key");
+    }
+
+    #[test]
+    fn a_key_is_known_by_its_last_usage() {
+        let mut keys = ClosestKeys::new(1);
+        keys.record("a", usage(90, 0));
+        keys.record("b", usage(80, 0));
+        keys.record("a", usage(5, 1));
+        assert_eq!(top(&keys, 1), [5]);
+        assert!(keys.takes("b", 6, 100), "larger than what is left of a");
+    }
+
+    #[test]
+    fn the_pace_is_measured_since_the_usage_last_fell() {
+        let mut keys = ClosestKeys::new(1);
+        let first = |keys: &ClosestKeys, now: u64| keys.top(Timestamp::from_secs(now), 1)[0].first;
+        keys.record("a", usage(10, 5));
+        keys.record("a", usage(30, 9));
+        assert_eq!(first(&keys, 9), (Timestamp::from_secs(5), 10));
+        keys.record("a", usage(20, 12));
+        assert_eq!(first(&keys, 12), (Timestamp::from_secs(12), 20));
+    }
+
+    #[test]
+    fn usage_is_forgotten_when_its_window_is_over() {
+        let mut keys = ClosestKeys::new(1);
+        keys.record("a", usage(90, 0));
+        assert_eq!(top(&keys, 59), [90]);
+        assert_eq!(top(&keys, 60), Vec::<u64>::new());
+        keys.record("b", usage(1, 60));
+        assert_eq!(top(&keys, 60), [1]);
+    }
+}
