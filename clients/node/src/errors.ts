@@ -27,7 +27,12 @@ export class ApiError extends SluicegateError {
     readonly status: number,
     readonly detail: string,
     readonly field?: string,
+    /** A word for programs, such as `NO_QUEUE`; only errors of queues have one. */
+    readonly reason?: string,
   ) {
     super(`${status}: ${detail}`);
   }
 }
+
+/** The lease of a message has ended: another consumer has the message, or will get it. */
+export class LeaseLost extends ApiError {}

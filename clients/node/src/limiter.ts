@@ -41,6 +41,11 @@ const HOLD_SECONDS_DEFAULT = 300;
 const FAILURES_MAX = 5;
 const PAUSE_MS = 500;
 const TIMER_MS_MAX = 2_147_483_647;
+// Shortest and longest time before its start at which a booking is claimed. The service accepts at most 1000.
+const LEAD_MIN_MS = 5;
+const LEAD_MAX_MS = 500;
+/** Number of turns that may come too late before the call fails. */
+const LATE_MAX = 5;
 
 type Json = Record<string, unknown>;
 type Admission = Decision | string;
@@ -119,10 +124,12 @@ export class Limiter {
     const booking = await this.#decide("book", dimensions, { ...request, id });
     if (!booking.allowed) throw new Denied(booking);
     if (booking.source !== "service") return booking;
+    // The claim is sent about a round trip before the start, so that its answer arrives in time.
+    const leadMs = Math.min(LEAD_MAX_MS, Math.max(LEAD_MIN_MS, Math.ceil(performance.now() - began)));
     let ready = false;
     try {
       let waitMs = booking.startMs ?? 0;
-      for (let claimant = 0; ; ) {
+      for (let claimant = 0, late = 0; ; ) {
         if (waitMaxMs !== undefined && performance.now() - began + waitMs > waitMaxMs) {
           const detail = `the request could start in ${Math.ceil(waitMs)} ms, later than waitMaxMs (${waitMaxMs})`;
           throw new Denied({
@@ -135,11 +142,19 @@ export class Limiter {
             body: JSON.stringify({ detail, allowed: false, reason: "WAIT_TOO_LONG" }),
           });
         }
-        if (waitMs > 0) await sleep(waitMs, signal);
-        const body = { request: requestJson(dimensions, { ...request, id }), claimant: `${id}-${claimant}` };
+        if (waitMs > leadMs) await sleep(waitMs - leadMs, signal);
+        const body = {
+          request: requestJson(dimensions, { ...request, id }),
+          claimant: `${id}-${claimant}`,
+          lead: `${leadMs}ms`,
+        };
         let raw: HttpAnswer;
         let answer: Json;
+        const asked = performance.now();
         try {
+          if (late >= LATE_MAX) {
+            throw new TransportError(`${late} turns came too late: set booking.slack to more than a round trip`);
+          }
           raw = await this.#transport.call("POST", "/v1/claim", JSON.stringify(body), true);
           answer = decodeAnswer(raw);
         } catch (error) {
@@ -151,8 +166,17 @@ export class Limiter {
         }
         signal?.throwIfAborted();
         if (answer.claim === "go") {
-          ready = true;
-          return decisionOf(answer, 200, raw);
+          // Start not before `waitMs` after the answer, and within `goodMs` of the question.
+          const untilStart = Number(answer.waitMs ?? 0);
+          if (untilStart > 0) await sleep(untilStart, signal);
+          if (performance.now() - asked <= Number(answer.goodMs ?? 0)) {
+            ready = true;
+            return decisionOf(answer, 200, raw);
+          }
+          claimant += 1; // The answer came too late: claim again under another name.
+          late += 1;
+          waitMs = 0;
+          continue;
         }
         if (answer.claim === "denied") {
           // No concurrency slot is free yet: the booking is kept while we wait.
@@ -396,7 +420,7 @@ function decodeDecision(answer: HttpAnswer): Decision & { startMs?: number } {
   return fail(answer.status, json);
 }
 
-function decodeAnswer(answer: HttpAnswer): Json {
+export function decodeAnswer(answer: HttpAnswer): Json {
   const json = parse(answer);
   return answer.status >= 300 ? fail(answer.status, json) : json;
 }
@@ -404,7 +428,7 @@ function decodeAnswer(answer: HttpAnswer): Json {
 function fail(status: number, json: Json): never {
   const detail = String(json.detail ?? "no detail");
   if (status >= 500) throw new TransportError(`${status}: ${detail}`);
-  throw new ApiError(status, detail, json.field as string | undefined);
+  throw new ApiError(status, detail, json.field as string | undefined, json.reason as string | undefined);
 }
 
 function parse(answer: HttpAnswer): Json {
@@ -458,7 +482,7 @@ function handleOf(admission: Admission): string | undefined {
   return typeof admission === "string" ? admission : admission.handle;
 }
 
-function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
+export function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve, reject) => {
     const abort = (): void => {
       clearTimeout(timer);

@@ -45,12 +45,20 @@ export class Transport {
   }
 
   /** Sends a call. It is sent a second time only if it is idempotent and the service closed an idle connection. */
-  async call(method: string, path: string, body: string, idempotent: boolean): Promise<HttpAnswer> {
-    const deadline = performance.now() + this.timeoutMs;
+  async call(
+    method: string,
+    path: string,
+    body: string,
+    idempotent: boolean,
+    timeoutMs = 0,
+    signal?: AbortSignal,
+  ): Promise<HttpAnswer> {
+    const longestMs = Math.max(this.timeoutMs, timeoutMs);
+    const deadline = performance.now() + longestMs;
     for (;;) {
-      const outcome = await this.#exchange(method, path, body, deadline);
+      const outcome = await this.#exchange(method, path, body, deadline, longestMs, signal);
       if (!("error" in outcome)) return outcome;
-      if (!outcome.reused || !idempotent || performance.now() >= deadline) throw outcome.error;
+      if (!outcome.reused || !idempotent || signal?.aborted === true || performance.now() >= deadline) throw outcome.error;
     }
   }
 
@@ -63,17 +71,23 @@ export class Transport {
     path: string,
     body: string,
     deadline: number,
+    longestMs: number,
+    signal: AbortSignal | undefined,
   ): Promise<HttpAnswer | { error: TransportError; reused: boolean }> {
     return new Promise((resolve) => {
       const headers = { ...this.#headers, "content-length": String(Buffer.byteLength(body)) };
       const make = this.#url.protocol === "https:" ? https.request : http.request;
       const request = make(this.#url, { method, path: this.#path + path, headers, agent: this.#agent });
       const timer = setTimeout(
-        () => request.destroy(new TransportError(`no answer within ${this.timeoutMs} ms`)),
+        () => request.destroy(new TransportError(`no answer within ${longestMs} ms`)),
         Math.max(1, deadline - performance.now()),
       );
+      const abort = (): void => void request.destroy(new TransportError("the call was aborted"));
+      if (signal?.aborted === true) abort();
+      signal?.addEventListener("abort", abort, { once: true });
       const fail = (cause: Error): void => {
         clearTimeout(timer);
+        signal?.removeEventListener("abort", abort);
         const place = `${this.#url.hostname}:${this.#url.port || this.#url.protocol}`;
         // Several addresses of a host failed: the message is that of the first.
         const first = cause instanceof AggregateError ? (cause.errors[0] as Error) : cause;
@@ -93,6 +107,7 @@ export class Transport {
         response.on("error", fail);
         response.on("end", () => {
           clearTimeout(timer);
+          signal?.removeEventListener("abort", abort);
           const text = Buffer.concat(parts).toString("utf8");
           resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
         });

@@ -35,7 +35,7 @@ before(async () => {
     await mkdir(join(project, "node_modules", name, ".."), { recursive: true });
     await symlink(join(folder, "node_modules", name), join(project, "node_modules", name));
   }
-  service = await Service.start(blocks("yaml")[0]);
+  service = await Service.start(blocks("yaml").join("\n"));
 });
 after(async () => {
   await service.stop();
@@ -85,7 +85,7 @@ test("the types are complete for ES modules and CommonJS", async () => {
     import express, { type Request, type Response } from "express";
     import fastify from "fastify";
     import { Hono } from "hono";
-    import { Limiter, type Decision } from "sluicegate";
+    import { Limiter, Queue, type Decision, type Message } from "sluicegate";
     import { rateLimit } from "sluicegate/express";
     import { rateLimit as plugin } from "sluicegate/fastify";
     import { rateLimit as hono } from "sluicegate/hono";
@@ -96,6 +96,7 @@ test("the types are complete for ES modules and CommonJS", async () => {
     fastify().register(plugin, { limiter, dimensions: (request) => ({ userId: request.ip }) });
     new Hono().use(hono({ limiter, dimensions: (c) => ({ userId: c.req.path }) }));
     export const paced: typeof fetch = pacedFetch({ limiter, dimensions: { provider: "acme" } });
+    export const worked: Promise<number> = new Queue("jobs").work((message: Message) => message.json(), { limit: 1 });
     // @ts-expect-error: money is a text
     void limiter.acquire({ userId: "u" }, { cost: { usd: 0.1 } });`;
   await writeFile(join(project, "caller.mts"), text);

@@ -52,7 +52,7 @@ def test_every_example_of_the_readme_runs_with_the_wheel(installed: Path) -> Non
     frameworks = sysconfig.get_path("purelib")
     driver = f"import sys; sys.path.append({frameworks!r}); sys.path.insert(0, {str(FOLDER / 'tests')!r}); "
     driver += "import sluicegate, readme; assert 'venv' in sluicegate.__file__; readme.main()"
-    with Service(blocks("yaml")[0]) as service:
+    with Service("\n".join(blocks("yaml"))) as service:
         printed = run(installed, "-c", driver, SLUICEGATE_URL=service.url)
     assert printed.count(": 200") == 4, printed
 
@@ -75,7 +75,7 @@ def test_the_types_are_complete(tmp_path: Path) -> None:
     # A caller sees the types, too.
     caller = tmp_path / "caller.py"
     caller.write_text(
-        "from sluicegate import Limiter, AsyncLimiter, Decision\n"
+        "from sluicegate import Limiter, AsyncLimiter, AsyncQueue, Decision, Message, Queue\n"
         "d: Decision = Limiter().acquire({'userId': 'u'})\n"
         "async def main() -> bool:\n"
         "    async with AsyncLimiter().lease({'userId': 'u'}) as lease:\n"
@@ -84,5 +84,12 @@ def test_the_types_are_complete(tmp_path: Path) -> None:
         "def work(n: int) -> str:\n"
         "    return str(n)\n"
         "text: str = work(1)\n"
+        "def handle(message: Message) -> None:\n"
+        "    Queue('jobs').send_to_dlq(message, 'no')\n"
+        "count: int = Queue('jobs').work(handle, limit=1)\n"
+        "async def handle_async(message: Message) -> None:\n"
+        "    await AsyncQueue('jobs').delete(message)\n"
+        "async def run() -> int:\n"
+        "    return await AsyncQueue('jobs').work(handle_async, limit=1)\n"
     )
     run(*mypy, "--strict", caller, MYPYPATH=str(FOLDER / "src"))

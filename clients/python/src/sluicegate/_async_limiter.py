@@ -13,7 +13,7 @@ from ._async_transport import AsyncTransport
 from ._context import record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
 from ._errors import ApiError, Denied, SluicegateError
-from ._flows import Admission, FailureHook, Flow, Flows, Sleep, log, request_json
+from ._flows import Admission, FailureHook, Flow, Flows, log, request_json, run_async
 from ._limiter import user_request, user_stats
 from ._types import CostLike, Decision, Dimensions, Hold, Limits, Scope, Settlement, Stats, hold_of
 from ._wire import Endpoint
@@ -219,21 +219,7 @@ class AsyncLimiter:
         return task
 
     async def _run(self, flow: Flow[T]) -> T:
-        try:
-            step = next(flow)
-            while True:
-                response = None
-                try:
-                    if isinstance(step, Sleep):
-                        await asyncio.sleep(step.seconds)
-                    else:
-                        response = await self._transport.call(step)
-                except BaseException as error:  # Also CancelledError: the flow gives its booking back.
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(response)
-        except StopIteration as stop:
-            return cast(T, stop.value)
+        return await run_async(flow, self._transport.call)
 
 
 class AsyncLease:

@@ -104,7 +104,8 @@ class AsyncTransport:
         if pool is None or pool.loop is not asyncio.get_running_loop():
             # The event loop of an earlier `asyncio.run` is closed, and its connections with it.
             pool = self._pool = _Pool(self._connections_max)
-        deadline = time.monotonic() + self._timeout
+        timeout = max(self._timeout, call.timeout or 0)
+        deadline = time.monotonic() + timeout
         if pool.slots.locked():
             try:
                 await asyncio.wait_for(pool.slots.acquire(), self._timeout)
@@ -122,7 +123,7 @@ class AsyncTransport:
                         connection = await self._connect(deadline)
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        raise TransportError(f"no answer within {self._timeout} s", unsent=True)
+                        raise TransportError(f"no answer within {timeout} s", unsent=True)
                     response = await connection.exchange(request, left)
                 except TransportError as error:
                     # The service closed an idle connection at this moment. On a new connection it is an error.

@@ -32,8 +32,14 @@ class Unavailable(SluicegateError):
 class ApiError(SluicegateError):
     """An error answer of the service, such as an invalid field or an expired handle."""
 
-    def __init__(self, status: int, detail: str, field: Optional[str] = None) -> None:
+    def __init__(self, status: int, detail: str, field: Optional[str] = None, reason: Optional[str] = None) -> None:
         super().__init__(f"{status}: {detail}")
         self.status = status
         self.detail = detail
         self.field = field
+        #: A word for programs, such as ``"NO_QUEUE"``; only errors of queues have one.
+        self.reason = reason
+
+
+class LeaseLost(ApiError):
+    """The lease of a message has ended: another consumer has the message, or will get it."""

@@ -6,12 +6,14 @@ runs the generator with its own transport.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Generator, Mapping, NoReturn, Optional, TypeVar, Union
+from typing import Any, Awaitable, Callable, Dict, Generator, Mapping, NoReturn, Optional, TypeVar, Union, cast
 from urllib.parse import quote
 
 from ._errors import ApiError, Denied, Unavailable
@@ -30,6 +32,11 @@ from ._types import (
 from ._wire import Call, Response, TransportError
 
 log = logging.getLogger("sluicegate")
+
+#: Shortest and longest time before its start at which a booking is claimed, in seconds. The service accepts at most 1 s.
+LEAD_MIN, LEAD_MAX = 0.005, 0.5
+#: Number of turns that may come too late before the call fails.
+LATE_MAX = 5
 
 #: Header fields of a decision that an application passes on to its own client.
 PASSED_ON = (
@@ -222,20 +229,29 @@ class Flows:
             raise Denied(booking)
         if booking.failed:
             return booking
+        # The claim is sent about a round trip before the start, so that its answer arrives in time.
+        lead = min(LEAD_MAX, max(LEAD_MIN, time.monotonic() - began))
         ready = False
         try:
             wait = _seconds_between(booking.json.get("at"), booking.json.get("start")) or 0.0
-            claimants = 0
+            claimants, late = 0, 0
             while True:
                 if wait_max is not None and time.monotonic() - began + wait > wait_max:
                     detail = f"the request could start in {wait:.3f} s, later than wait_max ({wait_max} s)"
                     raise Denied(
                         Decision(False, 429, reason="WAIT_TOO_LONG", detail=detail, retry_after=wait, json=booking.json)
                     )
-                if wait > 0:
-                    yield Sleep(wait)
-                claim = {"request": request, "claimant": f"{id}-{claimants}"}
+                if wait > lead:
+                    yield Sleep(wait - lead)
+                claim = {
+                    "request": request,
+                    "claimant": f"{id}-{claimants}",
+                    "lead": f"{math.ceil(lead * 1000)}ms",
+                }
+                asked = time.monotonic()
                 try:
+                    if late >= LATE_MAX:
+                        raise TransportError(f"{late} turns came too late: set booking.slack to more than a round trip")
                     response = yield Call("POST", "/v1/claim", _dump(claim))
                     assert response is not None
                     answer = decode_answer(response)
@@ -247,6 +263,14 @@ class Flows:
                     raise Denied(decision) from error
                 state = answer.get("claim")
                 if state == "go":
+                    # Start not before `waitMs` after the answer, and within `goodMs` of the question.
+                    if answer.get("waitMs", 0) > 0:
+                        yield Sleep(answer["waitMs"] / 1000)
+                    if (time.monotonic() - asked) * 1000 > answer["goodMs"]:
+                        claimants += 1  # The answer came too late: claim again under another name.
+                        late += 1
+                        wait = 0.0
+                        continue
                     ready = True
                     headers = tuple((name, response.headers[name]) for name in PASSED_ON if name in response.headers)
                     return _decision(answer, 200, headers, response.body)
@@ -267,6 +291,44 @@ class Flows:
 
     def _forget(self, booking: Decision) -> None:
         """Gives a booking back that is not used. The limiter replaces this method."""
+
+
+def run_sync(flow: Flow[T], call: Callable[[Call], Response]) -> T:
+    """Runs a flow with a blocking transport."""
+    try:
+        step = next(flow)
+        while True:
+            response = None
+            try:
+                if isinstance(step, Sleep):
+                    time.sleep(step.seconds)
+                else:
+                    response = call(step)
+            except BaseException as error:  # Also KeyboardInterrupt: the flow gives its booking back.
+                step = flow.throw(error)
+            else:
+                step = flow.send(response)
+    except StopIteration as stop:
+        return cast(T, stop.value)
+
+
+async def run_async(flow: Flow[T], call: Callable[[Call], Awaitable[Response]]) -> T:
+    """Runs a flow with an asyncio transport."""
+    try:
+        step = next(flow)
+        while True:
+            response = None
+            try:
+                if isinstance(step, Sleep):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    response = await call(step)
+            except BaseException as error:  # Also CancelledError: the flow gives its booking back.
+                step = flow.throw(error)
+            else:
+                step = flow.send(response)
+    except StopIteration as stop:
+        return cast(T, stop.value)
 
 
 def request_json(
@@ -332,7 +394,7 @@ def _raise(status: int, answer: Mapping[str, Any]) -> NoReturn:
     detail = str(answer.get("detail", "no detail"))
     if status >= 500:
         raise TransportError(f"{status}: {detail}")
-    raise ApiError(status, detail, answer.get("field"))
+    raise ApiError(status, detail, answer.get("field"), answer.get("reason"))
 
 
 def _decision(answer: Mapping[str, Any], status: int, headers: Any, body: bytes) -> Decision:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, T
 from ._context import record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
 from ._errors import ApiError, Denied, SluicegateError
-from ._flows import Admission, FailureHook, Flow, Flows, Sleep, log, request_json
+from ._flows import Admission, FailureHook, Flow, Flows, log, request_json, run_sync
 from ._sync_transport import SyncTransport
 from ._types import CostLike, Decision, Dimensions, Hold, InlineLimit, Limits, Scope, Settlement, Stats, hold_of
 from ._wire import Endpoint
@@ -208,21 +208,7 @@ class Limiter:
         self.close()
 
     def _run(self, flow: Flow[T]) -> T:
-        try:
-            step = next(flow)
-            while True:
-                response = None
-                try:
-                    if isinstance(step, Sleep):
-                        time.sleep(step.seconds)
-                    else:
-                        response = self._transport.call(step)
-                except BaseException as error:  # Also KeyboardInterrupt: the flow gives its booking back.
-                    step = flow.throw(error)
-                else:
-                    step = flow.send(response)
-        except StopIteration as stop:
-            return cast(T, stop.value)
+        return run_sync(flow, self._transport.call)
 
 
 class Lease:

@@ -38,7 +38,8 @@ class SyncTransport:
         """Sends a call and returns its response, within the timeout."""
         if self._pid != os.getpid():
             self._reset()  # A forked process must not share the connections of its parent.
-        deadline = time.monotonic() + self._timeout
+        timeout = max(self._timeout, call.timeout or 0)
+        deadline = time.monotonic() + timeout
         if not self._slots.acquire(timeout=self._timeout):
             raise TransportError(f"all {self._slots_max} connections are in use", unsent=True)
         try:
@@ -99,7 +100,7 @@ class SyncTransport:
                     break
                 response = parser.feed(data)
         except socket.timeout as error:
-            raise TransportError(f"no answer within {self._timeout} s") from error
+            raise TransportError(f"no answer within {max(self._timeout, call.timeout or 0)} s") from error
         except OSError as error:
             raise TransportError(f"the connection broke: {error}") from error
         finally:

@@ -32,6 +32,8 @@ class Call:
     path: str
     body: bytes = b""
     idempotent: bool = True
+    #: Seconds, if it may take longer than other calls.
+    timeout: Optional[float] = None
 
 
 @dataclass(frozen=True)
