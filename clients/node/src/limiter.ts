@@ -41,8 +41,10 @@ const HOLD_SECONDS_DEFAULT = 300;
 const FAILURES_MAX = 5;
 const PAUSE_MS = 500;
 const TIMER_MS_MAX = 2_147_483_647;
-// Shortest and longest time before its start at which a booking is claimed. The service accepts at most 1000.
+// Shortest, first and longest time before its start at which a booking is claimed: about a round trip. The service
+// accepts at most 1000.
 const LEAD_MIN_MS = 5;
+const LEAD_FIRST_MS = 20;
 const LEAD_MAX_MS = 500;
 /** Number of turns that may come too late before the call fails. */
 const LATE_MAX = 5;
@@ -67,6 +69,7 @@ export class Limiter {
   readonly #onFailure: LimiterOptions["onFailure"];
   #failures = 0;
   #pausedUntil = 0;
+  #leadMs = LEAD_FIRST_MS;
 
   constructor(options: LimiterOptions = {}) {
     checkOptions("Limiter", options, KNOWN_OPTIONS);
@@ -121,11 +124,10 @@ export class Limiter {
     signal?.throwIfAborted();
     const began = performance.now();
     const id = randomUUID();
-    const booking = await this.#decide("book", dimensions, { ...request, id });
+    const booking = await this.#decide("book", dimensions, { ...request, id }, `&lead=${Math.ceil(this.#leadMs)}ms`);
     if (!booking.allowed) throw new Denied(booking);
     if (booking.source !== "service") return booking;
-    // The claim is sent about a round trip before the start, so that its answer arrives in time.
-    const leadMs = Math.min(LEAD_MAX_MS, Math.max(LEAD_MIN_MS, Math.ceil(performance.now() - began)));
+    this.#measured(performance.now() - began);
     let ready = false;
     try {
       let waitMs = booking.startMs ?? 0;
@@ -142,6 +144,8 @@ export class Limiter {
             body: JSON.stringify({ detail, allowed: false, reason: "WAIT_TOO_LONG" }),
           });
         }
+        // The claim is sent about a round trip before the start, so that its answer arrives in time.
+        const leadMs = Math.ceil(this.#leadMs);
         if (waitMs > leadMs) await sleep(waitMs - leadMs, signal);
         const body = {
           request: requestJson(dimensions, { ...request, id }),
@@ -157,6 +161,7 @@ export class Limiter {
           }
           raw = await this.#transport.call("POST", "/v1/claim", JSON.stringify(body), true);
           answer = decodeAnswer(raw);
+          this.#measured(performance.now() - asked);
         } catch (error) {
           if (!(error instanceof TransportError)) throw error;
           const decision = this.#unavailable(error, true);
@@ -169,10 +174,12 @@ export class Limiter {
           // Start not before `waitMs` after the answer, and within `goodMs` of the question.
           const untilStart = Number(answer.waitMs ?? 0);
           if (untilStart > 0) await sleep(untilStart, signal);
-          if (performance.now() - asked <= Number(answer.goodMs ?? 0)) {
+          const overrunMs = performance.now() - asked - Number(answer.goodMs ?? 0);
+          if (overrunMs <= 0) {
             ready = true;
             return decisionOf(answer, 200, raw);
           }
+          this.#measured(leadMs + overrunMs);
           claimant += 1; // The answer came too late: claim again under another name.
           late += 1;
           waitMs = 0;
@@ -295,6 +302,7 @@ export class Limiter {
     operation: "check" | "acquire" | "book",
     dimensions: Dimensions,
     options: RequestOptions,
+    query = "",
   ): Promise<Decision & { startMs?: number }> {
     const body = JSON.stringify(requestJson(dimensions, options));
     if (performance.now() < this.#pausedUntil) {
@@ -304,7 +312,7 @@ export class Limiter {
     const idempotent = operation === "check" || options.id !== undefined;
     let decision: Decision;
     try {
-      decision = decodeDecision(await this.#transport.call("POST", `/v1/${operation}?status=429`, body, idempotent));
+      decision = decodeDecision(await this.#transport.call("POST", `/v1/${operation}?status=429${query}`, body, idempotent));
     } catch (error) {
       if (error instanceof TransportError) return this.#unavailable(error, true);
       throw error;
@@ -312,6 +320,11 @@ export class Limiter {
     this.#failures = 0;
     this.stats[decision.allowed ? "allowed" : "denied"] += 1;
     return decision;
+  }
+
+  /** Adapts the lead of bookings and claims: to a longer round trip at once, to shorter ones slowly. */
+  #measured(roundTripMs: number): void {
+    this.#leadMs = Math.min(LEAD_MAX_MS, Math.max(LEAD_MIN_MS, roundTripMs, this.#leadMs * 0.9));
   }
 
   #unavailable(error: TransportError, asked: boolean): Decision {

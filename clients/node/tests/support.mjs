@@ -24,7 +24,6 @@ limits:
   - name: slow vendor
     rules: [{name: SLOW, per: [slowId], limit: 1/10min}]
 prices: {default: {input: 0.0000002 USD/token, output: 0.0000006 USD/token}}
-booking: {slack: 100ms}
 `;
 
 let names = 0;

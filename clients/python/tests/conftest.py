@@ -72,8 +72,6 @@ prices:
   default:
     input: 0.0000002 USD/token
     output: 0.0000006 USD/token
-booking:
-  slack: 100ms
 """
 
 _names = itertools.count(1)

@@ -13,7 +13,6 @@ use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::eventually_async;
 use sluicegate_testkit::redis::{RedisServer, Version, free_port};
 
-/// Limits, and a slack that is longer than a round trip of a busy machine.
 const LIMITS: &str = "
 dimensions: {provider: optional}
 limits:
@@ -22,7 +21,6 @@ limits:
   - {name: money, rules: [{name: BUDGET, per: [userId], limit: 5.00 USD/day}]}
   - {name: vendor, rules: [{name: VENDOR, per: [provider], limit: 5/s}]}
 prices: {default: {input: 0.20 USD/1M, output: 0.60 USD/1M}}
-booking: {slack: 500ms}
 ";
 
 /// Returns a client with a longer deadline than in production: tests share the machine.

@@ -25,6 +25,8 @@ const LIMITS_MAX: usize = 10;
 /// Maximum time before its start at which a booking can be claimed. A closing gate does not stop work
 /// that is claimed, so it is not much longer than a slow round trip.
 const LEAD_MAX: Span = Span::from_secs(1);
+/// Time that a caller may need to start its work after the answer to a claim has arrived.
+const WAKE_UP: Span = Span::from_millis(5);
 
 /// Time in which an `allow` call can be settled: longer than nearly every model response takes. The
 /// store keeps a record of each call for this time, so it is not longer.
@@ -206,15 +208,18 @@ pub(crate) fn require_id(query: Query<'_>) -> Result<Query<'_>, Refusal> {
     Ok(query)
 }
 
-/// Sets the time before its start at which a claim may take its booking.
+/// Sets the time before its start at which a caller claims its booking: about a round trip.
+///
+/// The slack of a booking that is made with a lead is longer than the lead, so that the answer to the
+/// claim arrives before the booking has expired.
 pub(crate) fn set_lead(query: &mut Query<'_>, lead: Option<String>) -> Result<(), Refusal> {
     let Some(text) = lead else { return Ok(()) };
     let lead = span("lead", &text)?;
     if lead > LEAD_MAX {
         return Err(Refusal::field("lead", format!("must be at most {LEAD_MAX}")));
     }
-    // A booking keeps the slack that it was made with.
-    query.pacing = Some(Pacing { lead, slack: Settings::SLACK_MIN, owner: None });
+    let slack = (lead + WAKE_UP).max(Settings::SLACK_MIN);
+    query.pacing = Some(Pacing { lead, slack, owner: None });
     Ok(())
 }
 

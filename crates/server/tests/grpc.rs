@@ -351,7 +351,10 @@ async fn a_slot_is_released_and_a_check_takes_none() {
 async fn a_booking_is_claimed_when_its_time_has_come() {
     let api = Api::of(&["1/min"]);
     assert!(api.acquire(vec![query("")]).await.expect("an answer").allowed);
-    let book = pb::BookRequest { requests: vec![query("job")] };
+    let book = |lead: &str| pb::BookRequest { requests: vec![query("job")], lead: lead.to_owned() };
+    let status = api.client().book(book("2s")).await.expect_err("too long");
+    assert_eq!(violation(&status).0, "lead");
+    let book = book("20ms");
     let booked = api.client().book(book).await.expect("an answer").into_inner();
     assert!(booked.allowed);
     let early = api.claim("job").await;
@@ -377,7 +380,7 @@ async fn a_booking_is_claimed_when_its_time_has_come() {
 #[tokio::test]
 async fn a_claim_of_somebody_elses_booking_already_exists() {
     let api = Api::of(&["1/min"]);
-    let book = pb::BookRequest { requests: vec![query("job")] };
+    let book = pb::BookRequest { requests: vec![query("job")], ..Default::default() };
     assert!(api.client().book(book).await.expect("an answer").into_inner().allowed);
     let bob =
         pb::Query { dimensions: [("userId".to_owned(), "bob".to_owned())].into(), ..query("job") };

@@ -438,6 +438,31 @@ async fn a_claim_with_a_lead_is_answered_with_an_interval_before_its_start() {
 }
 
 #[tokio::test]
+async fn a_booking_with_a_lead_can_be_used_by_a_caller_that_is_so_far_away() {
+    let api = Api::of(vec![Group::new("g", [rule("R", &["1/s"], &["userId"])])]);
+    let ask = |id: &str| json!({ "id": id, "dimensions": ann() });
+    let booked = api.ok("/v1/book?lead=60ms&status=429", ask("a")).await;
+    assert_eq!(booked["start"], "2027-01-15T08:00:00.06Z", "{booked}");
+    let claim = json!({ "request": ask("a"), "claimant": "me", "lead": "60ms" });
+    let go = api.ok("/v1/claim", claim).await;
+    let interval = (&go["claim"], &go["waitMs"], &go["goodMs"]);
+    assert_eq!(interval, (&json!("go"), &json!(60), &json!(125)), "{go}");
+
+    for (path, field) in [
+        ("/v1/book?lead=2s", "lead"),
+        ("/v1/book?lead=", "lead"),
+        ("/v1/book?lead=soon", "lead"),
+        ("/v1/book?leap=20ms", "leap"),
+        ("/v1/acquire?lead=20ms", "lead"),
+        ("/v1/check?lead=20ms", "lead"),
+    ] {
+        let (status, _, answer) = api.post(path, &ask("b")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {answer}");
+        assert_eq!(answer["field"], field, "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_claim_that_states_something_else_than_its_booking_is_a_409() {
     let api =
         Api::of(vec![Group::new("g", [rule("R", &["5/h", "10000.00 USD/day"], &["userId"])])]);

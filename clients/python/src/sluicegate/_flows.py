@@ -33,8 +33,9 @@ from ._wire import Call, Response, TransportError
 
 log = logging.getLogger("sluicegate")
 
-#: Shortest and longest time before its start at which a booking is claimed, in seconds. The service accepts at most 1 s.
-LEAD_MIN, LEAD_MAX = 0.005, 0.5
+#: Shortest, first and longest time before its start at which a booking is claimed, in seconds: about a round trip. The
+#: service accepts at most 1 s.
+LEAD_MIN, LEAD_FIRST, LEAD_MAX = 0.005, 0.02, 0.5
 #: Number of turns that may come too late before the call fails.
 LATE_MAX = 5
 
@@ -85,6 +86,7 @@ class Flows:
         self._failures = 0
         self._paused_until = 0.0
         self._warned = False
+        self._lead = LEAD_FIRST
 
     # Decisions
 
@@ -96,6 +98,7 @@ class Flows:
         limits: Limits = (),
         hold: Optional[Hold] = None,
         id: Optional[str] = None,
+        options: str = "",
     ) -> Flow[Decision]:
         """Asks for a decision: ``check``, ``acquire`` or ``book``."""
         body = _dump(request_json(dimensions, cost, limits, hold, id))
@@ -104,7 +107,7 @@ class Flows:
         # Without an id, a request that is sent twice would be charged twice.
         idempotent = operation == "check" or id is not None
         try:
-            response = yield Call("POST", f"/v1/{operation}?status=429", body, idempotent)
+            response = yield Call("POST", f"/v1/{operation}?status=429{options}", body, idempotent)
             assert response is not None
             decision = decode_decision(response)
         except TransportError as error:
@@ -224,13 +227,13 @@ class Flows:
         began = time.monotonic()
         id = uuid.uuid4().hex
         request = request_json(dimensions, cost, limits, hold, id)
-        booking = yield from self.decide("book", dimensions, cost, limits, hold, id)
+        options = f"&lead={_milliseconds(self._lead)}"
+        booking = yield from self.decide("book", dimensions, cost, limits, hold, id, options)
         if not booking.allowed:
             raise Denied(booking)
         if booking.failed:
             return booking
-        # The claim is sent about a round trip before the start, so that its answer arrives in time.
-        lead = min(LEAD_MAX, max(LEAD_MIN, time.monotonic() - began))
+        self._measured(time.monotonic() - began)
         ready = False
         try:
             wait = _seconds_between(booking.json.get("at"), booking.json.get("start")) or 0.0
@@ -241,12 +244,14 @@ class Flows:
                     raise Denied(
                         Decision(False, 429, reason="WAIT_TOO_LONG", detail=detail, retry_after=wait, json=booking.json)
                     )
+                # The claim is sent about a round trip before the start, so that its answer arrives in time.
+                lead = self._lead
                 if wait > lead:
                     yield Sleep(wait - lead)
                 claim = {
                     "request": request,
                     "claimant": f"{id}-{claimants}",
-                    "lead": f"{math.ceil(lead * 1000)}ms",
+                    "lead": _milliseconds(lead),
                 }
                 asked = time.monotonic()
                 try:
@@ -255,6 +260,7 @@ class Flows:
                     response = yield Call("POST", "/v1/claim", _dump(claim))
                     assert response is not None
                     answer = decode_answer(response)
+                    self._measured(time.monotonic() - asked)
                 except TransportError as error:
                     decision = self._unavailable(error, asked=True)
                     if decision.allowed:
@@ -266,7 +272,9 @@ class Flows:
                     # Start not before `waitMs` after the answer, and within `goodMs` of the question.
                     if answer.get("waitMs", 0) > 0:
                         yield Sleep(answer["waitMs"] / 1000)
-                    if (time.monotonic() - asked) * 1000 > answer["goodMs"]:
+                    overrun = time.monotonic() - asked - answer["goodMs"] / 1000
+                    if overrun > 0:
+                        self._measured(lead + overrun)
                         claimants += 1  # The answer came too late: claim again under another name.
                         late += 1
                         wait = 0.0
@@ -288,6 +296,10 @@ class Flows:
         finally:
             if not ready:
                 self._forget(booking)
+
+    def _measured(self, round_trip: float) -> None:
+        """Adapts the lead of bookings and claims: to a longer round trip at once, to shorter ones slowly."""
+        self._lead = min(LEAD_MAX, max(LEAD_MIN, round_trip, self._lead * 0.9))
 
     def _forget(self, booking: Decision) -> None:
         """Gives a booking back that is not used. The limiter replaces this method."""
@@ -425,6 +437,10 @@ def _seconds_between(at: Optional[str], until: Optional[str]) -> Optional[float]
 
 def _handle(admission: Admission) -> Optional[str]:
     return admission if isinstance(admission, str) else admission.handle
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{math.ceil(seconds * 1000)}ms"
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
@@ -30,9 +31,10 @@ use crate::settlement::Settlement;
 /// before its lease ends.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
 const AGAIN_MAX: Duration = Duration::from_millis(250);
-/// Shortest and longest time before its start at which a booking is claimed. The service accepts at
-/// most a second.
+/// Shortest, first and longest time before its start at which a booking is claimed: about a round
+/// trip. The service accepts at most a second.
 const LEAD_MIN: Duration = Duration::from_millis(5);
+const LEAD_FIRST: Duration = Duration::from_millis(20);
 const LEAD_MAX: Duration = Duration::from_millis(500);
 /// Number of turns that may come too late before the policy decides.
 const LATE_MAX: usize = 5;
@@ -49,6 +51,30 @@ struct Connected {
     denials: DenialCache,
     breaker: Breaker,
     clock: MonotonicClock,
+    lead: Lead,
+}
+
+/// Time before its start at which the next booking is claimed.
+struct Lead(AtomicU64);
+
+impl Default for Lead {
+    fn default() -> Self {
+        Self(AtomicU64::new(LEAD_FIRST.as_micros() as u64))
+    }
+}
+
+impl Lead {
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Adapts to a round trip: to a longer one at once, to shorter ones slowly.
+    fn measured(&self, round_trip: Duration) {
+        // Rounded up, because the service takes milliseconds.
+        let round_trip = Duration::from_millis(round_trip.as_micros().div_ceil(1_000) as u64);
+        let lead = round_trip.max(self.get() * 9 / 10).clamp(LEAD_MIN, LEAD_MAX);
+        self.0.store(lead.as_micros() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Decisions without waiting.
@@ -65,8 +91,8 @@ impl Client {
         denials: DenialCache,
         breaker: Breaker,
     ) -> Self {
-        let clock = MonotonicClock::new();
-        Self { shared: Arc::new(Connected { transport, policy, denials, breaker, clock }) }
+        let (clock, lead) = (MonotonicClock::new(), Lead::default());
+        Self { shared: Arc::new(Connected { transport, policy, denials, breaker, clock, lead }) }
     }
 
     async fn decide(&self, request: &Request<'_>, mode: Mode) -> Result<Outcome, Error> {
@@ -122,7 +148,8 @@ impl Client {
         let shared = &*self.shared;
         let encoded = wire::request(request, Some(id));
         let asked = shared.clock.now();
-        let answer = shared.ask("/v1/book?status=429", &encoded.to_string(), true).await;
+        let path = format!("/v1/book?status=429&lead={}ms", shared.lead.get().as_millis());
+        let answer = shared.ask(&path, &encoded.to_string(), true).await;
         let booked = answer.and_then(|answer| wire::booking(&answer, shared.clock.now()));
         let (booking, wait) = match booked {
             Ok((Outcome::Allowed(booking), wait)) => (booking, wait),
@@ -130,9 +157,7 @@ impl Client {
             Err(error) => return shared.decide_alone(error).map(Some),
         };
         let mut open = OpenBooking { shared: self.shared.clone(), handle: booking.handle };
-        // The claim is sent about a round trip before the start, so that its answer arrives in time.
-        let round_trip: Duration = shared.clock.now().since(asked).into();
-        let lead = round_trip.clamp(LEAD_MIN, LEAD_MAX);
+        shared.lead.measured(shared.clock.now().since(asked).into());
         let mut start = asked + wait.into();
         let mut claimant = 0;
         loop {
@@ -141,6 +166,8 @@ impl Client {
                 let denial = Denial::wait_too_long(booking.facts, wait, most);
                 return Ok(Some(Outcome::Denied(denial)));
             }
+            // The claim is sent about a round trip before the start, so that its answer arrives in time.
+            let lead = shared.lead.get();
             sleep(Duration::from(start.since(shared.clock.now())).saturating_sub(lead)).await;
             let asked = shared.clock.now();
             let claim = json!({
@@ -149,11 +176,17 @@ impl Client {
                 "lead": format!("{}ms", lead.as_millis()),
             });
             let answer = shared.ask("/v1/claim", &claim.to_string(), true).await;
+            if answer.is_ok() {
+                shared.lead.measured(shared.clock.now().since(asked).into());
+            }
             match answer.and_then(|answer| wire::claim(&answer, shared.clock.now())) {
                 Ok(ClaimAnswer::Go { outcome: mut allowed, wait, good }) => {
                     open.handle.clone_from(&allowed.handle);
                     sleep(wait).await;
-                    if Duration::from(shared.clock.now().since(asked)) > good {
+                    let overrun =
+                        Duration::from(shared.clock.now().since(asked)).saturating_sub(good);
+                    if overrun > Duration::ZERO {
+                        shared.lead.measured(lead + overrun);
                         if let Some(handle) = open.handle.take() {
                             let _ = Backend::end(self, &handle, EndMode::Cancel).await;
                         }

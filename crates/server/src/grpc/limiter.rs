@@ -32,9 +32,12 @@ impl GrpcLimiter {
         requests: Vec<pb::Query>,
         caller: &Caller,
         mode: DecisionMode,
+        lead: Option<String>,
     ) -> RpcResult<pb::Decision> {
         let service = &self.service;
-        let queries = decode::queries(requests, caller.name(), || service.request_id())?;
+        let mut queries = decode::queries(requests, caller.name(), || service.request_id())?;
+        // There is one: an empty list is refused.
+        request::set_lead(&mut queries[0], lead)?;
         let response = service.decide(&queries, mode, |answer| {
             encode::decision(answer, Ticket::of(answer, mode).map(|ticket| ticket.text()))
         });
@@ -64,17 +67,18 @@ impl RateLimiterService for GrpcLimiter {
 
     async fn acquire(&self, request: Request<pb::AcquireRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, DecisionMode::Acquire).await
+        self.decide(request.into_inner().requests, &caller, DecisionMode::Acquire, None).await
     }
 
     async fn check(&self, request: Request<pb::CheckRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, DecisionMode::Peek).await
+        self.decide(request.into_inner().requests, &caller, DecisionMode::Peek, None).await
     }
 
     async fn book(&self, request: Request<pb::BookRequest>) -> RpcResult<pb::Decision> {
         let caller = caller(&request);
-        self.decide(request.into_inner().requests, &caller, DecisionMode::Book).await
+        let pb::BookRequest { requests, lead } = request.into_inner();
+        self.decide(requests, &caller, DecisionMode::Book, decode::some_text(lead)).await
     }
 
     async fn claim(&self, request: Request<pb::ClaimRequest>) -> RpcResult<pb::ClaimResponse> {

@@ -152,6 +152,31 @@ impl DenialMode {
     }
 }
 
+/// The query string of a decision.
+struct CallOptions {
+    denial: DenialMode,
+    /// Round trip of the caller, such as `20ms`: only bookings have one.
+    lead: Option<String>,
+}
+
+impl CallOptions {
+    fn read(query: Option<&str>) -> Result<Self, Problem> {
+        Ok(Self { denial: DenialMode::read(query)?, lead: None })
+    }
+
+    /// Reads the options of a booking, which may have a lead.
+    fn of_booking(query: Option<&str>) -> Result<Self, Problem> {
+        let (mut lead, mut others) = (None, Vec::new());
+        for pair in query.unwrap_or_default().split('&') {
+            match pair.strip_prefix("lead=") {
+                Some(text) => lead = Some(text.to_owned()),
+                None => others.push(pair),
+            }
+        }
+        Ok(Self { lead, ..Self::read(Some(&others.join("&")))? })
+    }
+}
+
 /// Returns the response of a status mode. An admission is the same in all modes.
 fn status(answer: &Answer<'_, '_>, admission: Vec<u8>, denied: StatusCode) -> Response {
     let mut response = match answer.decision() {
@@ -197,7 +222,8 @@ async fn acquire(
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> HandlerResult {
-    decide(service, &caller, query.as_deref(), &body, DecisionMode::Acquire).await
+    decide(service, &caller, CallOptions::read(query.as_deref())?, &body, DecisionMode::Acquire)
+        .await
 }
 
 async fn check(
@@ -206,7 +232,7 @@ async fn check(
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> HandlerResult {
-    decide(service, &caller, query.as_deref(), &body, DecisionMode::Peek).await
+    decide(service, &caller, CallOptions::read(query.as_deref())?, &body, DecisionMode::Peek).await
 }
 
 async fn book(
@@ -215,21 +241,24 @@ async fn book(
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody,
 ) -> HandlerResult {
-    decide(service, &caller, query.as_deref(), &body, DecisionMode::Book).await
+    decide(service, &caller, CallOptions::of_booking(query.as_deref())?, &body, DecisionMode::Book)
+        .await
 }
 
 async fn decide(
     State(service): Shared,
     caller: &Caller,
-    query: Option<&str>,
+    options: CallOptions,
     body: &[u8],
     decision_mode: DecisionMode,
 ) -> HandlerResult {
-    let mode = DenialMode::read(query)?;
+    let CallOptions { denial: mode, lead } = options;
     let requests = decode::requests(body)?;
     let queries =
         requests.into_iter().map(|request| request.query(caller.name(), service.request_id()));
-    let queries: Vec<_> = queries.collect::<Result<_, _>>()?;
+    let mut queries: Vec<_> = queries.collect::<Result<_, _>>()?;
+    // There is one: an empty list is refused.
+    request::set_lead(&mut queries[0], lead)?;
     let response = service.decide(&queries, decision_mode, |answer| {
         let ticket = Ticket::of(answer, decision_mode).map(|ticket| ticket.text());
         let body = encode::native(answer, ticket.as_deref());

@@ -179,6 +179,11 @@ pub struct CheckRequest {
 pub struct BookRequest {
     #[prost(message, repeated, tag = "1")]
     pub requests: ::prost::alloc::vec::Vec<Query>,
+    /// Time before its start at which the booking will be claimed, such as 20ms: about a round trip to
+    /// the service. The booking then starts at least this much later, and may be used for longer than
+    /// this after its start. At most 1s.
+    #[prost(string, tag = "2")]
+    pub lead: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Decision {
