@@ -235,6 +235,8 @@ impl RemoteQueues {
         let lease = request.lease.unwrap_or(queue.visibility());
         let mut stopped = self.stopped.subscribe();
         let received = tokio::select! {
+            // A node that is stopping starts no poll, which would lease messages for nobody.
+            biased;
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(Vec::new()),
             received = self.take(&queue, permits.count(), request.wait, lease) => received?,
         };

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::connection::OpenConnection;
+use super::management::ManagementRequest;
 use super::queue_handle::QueueHandle;
 use super::receipt::BusReceipt;
 use super::{BusClient, failure, properties};
@@ -25,7 +26,7 @@ use crate::broker::{ConsumeOptions, MessageSource, ReceivedMessage};
 /// Backoff between attempts to open a link; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time that messages may be on their way after the link has no credit any more.
+/// Time that messages may be on their way after Service Bus knows that the link has no credit any more.
 const DRAIN: Duration = Duration::from_millis(50);
 
 /// A message, or an error that an operator has to fix.
@@ -129,7 +130,7 @@ impl Reader {
         while let Some((live, mut receiver)) = next.take() {
             let disposer = receiver.disposer();
             match self.read(&live, &mut receiver, &disposer).await {
-                Ok(()) => return give_back(&live, receiver, &disposer).await,
+                Ok(()) => return self.give_back(&live, receiver, &disposer).await,
                 Err(error) => {
                     let queue = self.queue_handle.queue.address();
                     warn!(queue, %error, "receiver link lost");
@@ -197,6 +198,30 @@ impl Reader {
         }
     }
 
+    /// Closes a link, and returns the messages that arrive meanwhile.
+    async fn give_back(
+        &self,
+        live: &OpenConnection,
+        mut receiver: Receiver,
+        disposer: &ReceiverDisposer,
+    ) {
+        if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
+            return;
+        }
+        // Service Bus handles the frames of a connection in their order: when it answers the next
+        // request, it knows that the link has no credit, however slow it is. No message has this
+        // number, so the answer is small.
+        let next_request = ManagementRequest::peek(i64::MAX, 1);
+        let _ = self.queue_handle.queue.request(next_request).await;
+        while let Ok(Ok(delivery)) =
+            tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await
+        {
+            let (delivery, _) = delivery.into_parts();
+            let _ = disposer.release(delivery).await;
+        }
+        let _ = live.within(receiver.close()).await;
+    }
+
     fn accept(
         &self,
         delivery: Delivery<Body<Value>>,
@@ -217,16 +242,4 @@ impl Reader {
         };
         Some(ReceivedMessage { incoming: native.incoming, receipt: Box::new(receipt) })
     }
-}
-
-/// Closes a link, and returns the messages that arrive meanwhile.
-async fn give_back(live: &OpenConnection, mut receiver: Receiver, disposer: &ReceiverDisposer) {
-    if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
-        return;
-    }
-    while let Ok(Ok(delivery)) = tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await {
-        let (delivery, _) = delivery.into_parts();
-        let _ = disposer.release(delivery).await;
-    }
-    let _ = live.within(receiver.close()).await;
 }
