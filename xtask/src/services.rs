@@ -3,6 +3,8 @@
 //! A suite names its services, and `cargo xtask test` installs the missing ones before the suite
 //! runs. A test that can't reach its server fails; it is never skipped silently.
 
+use std::collections::BTreeSet;
+
 use anyhow::{bail, ensure};
 use clap::Subcommand;
 
@@ -377,7 +379,11 @@ fn install_with(
 ) -> anyhow::Result<()> {
     let state_of = |service| state(service, printed(service).as_deref());
     let mut lacking = services.to_vec();
-    lacking.retain(|service| !matches!(state_of(service), ServiceState::Ready(_)));
+    // Several suites may need the same one.
+    let mut names = BTreeSet::new();
+    lacking.retain(|service| {
+        names.insert(service.name) && !matches!(state_of(service), ServiceState::Ready(_))
+    });
     if lacking.is_empty() {
         return Ok(());
     }
@@ -478,7 +484,8 @@ mod tests {
             ran.borrow_mut().push(line.join(" "));
             Ok(())
         };
-        let outcome = install_with(&[&FAKE], printed, run);
+        // Two suites need it.
+        let outcome = install_with(&[&FAKE, &FAKE], printed, run);
         (ran.into_inner(), outcome.err().map(|error| error.to_string()))
     }
 

@@ -248,14 +248,21 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "dispatch",
         proves: "dispatchers and workers keep providers' limits and lose no job, in real time windows and when processes are killed",
-        tests: Programs(&["app/dispatch --test-threads=5"]),
+        tests: Programs(&["app/dispatch --test-threads=5 --skip grid::"]),
+        needs: &[&services::REDIS, &services::RABBITMQ],
+        python: None,
+    },
+    Suite {
+        name: "booked",
+        proves: "booked work uses the limits of providers and never exceeds them, also with a distant Redis",
+        tests: Programs(&["app/dispatch --test-threads=3 grid::"]),
         needs: &[&services::REDIS, &services::RABBITMQ],
         python: None,
     },
 ];
 
 /// Suites that measure how much of a limit is used. They run after the others, one at a time.
-const UNDISTURBED: &[&str] = &["gateway"];
+const UNDISTURBED: &[&str] = &["gateway", "booked"];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -2,7 +2,7 @@
 //! the limit is used, nothing is requeued, and the provider never gets too many calls.
 //!
 //! With `SLUICEGATE_LONG=1` the whole grid is run, one cell after the other, and judged by the goal
-//! of 97 % and no requeued job. Otherwise a few cells are run beside other tests; then jobs may be
+//! of 97 % and no requeued job. Otherwise a few cells are run beside each other; then jobs may be
 //! late for their start, so less is required. The limit is checked in the same way.
 
 use std::time::Duration;
