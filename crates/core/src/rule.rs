@@ -16,6 +16,8 @@ pub struct Rule {
     pub name: String,
     /// Description, shown together with the rule.
     pub description: Option<String>,
+    /// Reason of denials in place of `HIT_<name>_LIMIT`.
+    pub reason: Option<String>,
     /// Conditions on dimensions; all must hold.
     pub when: Vec<(String, Pattern)>,
     /// Dimensions with one counter per combination of values; none means one counter for
@@ -61,6 +63,7 @@ impl Rule {
         Self {
             name: name.into(),
             description: None,
+            reason: None,
             when: Vec::new(),
             per: Vec::new(),
             limits: limits.into_iter().collect(),

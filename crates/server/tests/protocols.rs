@@ -45,7 +45,10 @@ impl Servers {
         let vip = Rule::new("VIP", [limit("9/min")]).per(&["userId"]);
         let vip = vip.when("userId", Pattern::exactly("vip"));
         let model = Rule::new("MODEL", [limit("12/min windowed")]).per(&["modelId"]);
-        let groups = vec![Group::new("caller", [vip, user]), Group::new("model", [model])];
+        Self::with(vec![Group::new("caller", [vip, user]), Group::new("model", [model])])
+    }
+
+    fn with(groups: Vec<Group>) -> Self {
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_800_000_000)));
         let store = Memory::with_clock(Capacity::default(), clock.clone());
@@ -60,18 +63,23 @@ impl Servers {
         Self { clock, rest, grpc }
     }
 
+    /// Posts a body; returns the answer.
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body.to_string()))
+            .expect("a request");
+        let response = self.rest.clone().oneshot(request).await.expect("infallible");
+        let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
     /// Returns the decision and the remaining amount of the tightest limit.
     async fn ask(&self, protocol: Protocol, user: &str, model: &str) -> (bool, u64) {
         match protocol {
             Protocol::Rest => {
-                let body = json!({ "userId": user, "modelId": model }).to_string();
-                let request = Request::post("/rate-limit/allow")
-                    .header(header::CONTENT_TYPE, "application/json")
-                    .body(Body::from(body))
-                    .expect("a request");
-                let response = self.rest.clone().oneshot(request).await.expect("infallible");
-                let bytes = response.into_body().collect().await.expect("a body").to_bytes();
-                let told: Value = serde_json::from_slice(&bytes).expect("JSON");
+                let body = json!({ "userId": user, "modelId": model });
+                let told = self.post("/rate-limit/allow", &body).await;
                 let remaining = told["remaining"].as_u64().expect("a number");
                 (told["allowed"].as_bool().expect("a verdict"), remaining)
             }
@@ -124,4 +132,36 @@ async fn every_protocol_gives_the_same_decisions() {
             assert_eq!(told, expected, "{protocol:?}, line {number}: {line}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_reason_of_a_rule_replaces_that_of_its_name_in_every_protocol() {
+    const REASON: &str = "HIT_TENANT_TIER_MODEL_LIMIT";
+    let limits = ["1/h", "5 tokens/h"].map(|text| text.parse::<Limit>().expect(text));
+    let mut rule = Rule::new("TENANT_MODEL_TIER", limits).per(&["userId"]);
+    rule.reason = Some(REASON.to_owned());
+    let servers = Servers::with(vec![Group::new("tenant", [rule])]);
+    assert_eq!(servers.ask(Protocol::Rest, "ann", "m").await, (true, 0));
+
+    let user = json!({ "userId": "ann", "modelId": "m" });
+    let denied = servers.post("/rate-limit/allow", &user).await;
+    assert_eq!(
+        (&denied["reason"], &denied["scopeHit"]),
+        (&REASON.into(), &"TENANT_MODEL_TIER".into())
+    );
+    let request = json!({ "dimensions": user });
+    assert_eq!(servers.post("/v1/acquire", &request).await["reason"], REASON);
+    let explained = servers.post("/v1/explain", &request).await;
+    assert_eq!(explained["decision"]["reason"], REASON, "{explained}");
+    assert_eq!(explained["groups"][0]["matched"][0]["reason"], REASON, "{explained}");
+    let mut client = RateLimiterServiceClient::new(servers.grpc.clone());
+    let (user_id, model_id) = ("ann".to_owned(), "m".to_owned());
+    let request = AllowRequest { user_id, model_id, ..AllowRequest::default() };
+    let told = client.allow(request).await.expect("an answer").into_inner();
+    assert_eq!((told.reason.as_str(), told.scope_hit.as_str()), (REASON, "TENANT_MODEL_TIER"));
+
+    // A request that can never fit is not a limit that was hit.
+    let large = json!({ "dimensions": { "userId": "bob" }, "cost": { "inputTokens": 6, "maxOutputTokens": 0 } });
+    let never = servers.post("/v1/acquire", &large).await;
+    assert_eq!(never["reason"], "EXCEEDS_TENANT_MODEL_TIER_LIMIT", "{never}");
 }

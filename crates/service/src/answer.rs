@@ -14,6 +14,9 @@ use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
 
+/// First word of the reason of a denial by a limit that has no room now.
+const HIT: &str = "HIT";
+
 /// A decision together with the plan that it belongs to.
 #[derive(Clone, Copy)]
 pub struct Answer<'a, 'p> {
@@ -263,14 +266,14 @@ impl<'a, 'p> Answer<'a, 'p> {
         self.limits_and_gates().filter(|scope| scope.index == charge).nth(limit)
     }
 
-    /// Returns the reason of a denial as one word: `HIT_USER_MODEL_LIMIT`, `EXCEEDS_…` if the cost
-    /// is larger than the limit, `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream asked
+    /// Returns the reason of a denial as one word: `HIT_USER_MODEL_LIMIT` or the `reason` of the
+    /// rule, `EXCEEDS_…` if the cost is larger than the limit, `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream asked
     /// for a pause, `STORE_FULL` if several keys share the exhausted counter, `STORE_UNAVAILABLE`,
     /// or `STORE_LOST_MEMORY` for a limit that stays closed until its window is over.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,
-            Decision::Allow(_) | Decision::Deny(_) => Some("HIT"),
+            Decision::Allow(_) | Decision::Deny(_) => Some(HIT),
             Decision::Never(_) => Some("EXCEEDS"),
             Decision::Closed(_) => None,
         };
@@ -281,7 +284,10 @@ impl<'a, 'p> Answer<'a, 'p> {
             (Some(_), Some(charge)) if charge.is_gate() => f.write_str("UPSTREAM_CLOSED"),
             (Some(_), Some(charge)) if charge.bans() => f.write_str("BANNED"),
             _ if full => f.write_str("STORE_FULL"),
-            (Some(verb), Some(charge)) => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
+            (Some(verb), Some(charge)) => match &charge.rule().reason {
+                Some(reason) if verb == HIT => f.write_str(reason),
+                _ => write!(f, "{verb}_{}_LIMIT", charge.rule().name),
+            },
             _ if lost => f.write_str("STORE_LOST_MEMORY"),
             _ => f.write_str("STORE_UNAVAILABLE"),
         }))

@@ -12,9 +12,10 @@ use crate::location::Location;
 use crate::raw::{Node, Value};
 use crate::report::Report;
 
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "name",
     "description",
+    "reason",
     "when",
     "per",
     "limit",
@@ -27,6 +28,11 @@ const KNOWN: [&str; 11] = [
 ];
 /// Maximum number of limits of a rule: every decision looks at all of them.
 const LIMITS_MAX: usize = 32;
+/// Reasons of denials that no rule may use: clients could not tell them apart.
+const RESERVED_REASONS: [&str; 5] =
+    ["BANNED", "UPSTREAM_CLOSED", "STORE_FULL", "STORE_UNAVAILABLE", "STORE_LOST_MEMORY"];
+/// Maximum length of the reason of a rule, in bytes.
+const REASON_BYTES_MAX: usize = 64;
 /// Options that only routes of gateways have: a gateway sees the responses.
 const MISPLACED: [&str; 1] = ["count_if"];
 
@@ -103,6 +109,7 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<DraftRule<
     let limits = limits.map(|item| limits_or_ban(&item, report));
     let mut rule = Rule::new(rule_name.unwrap_or_default(), limits.unwrap_or_default());
     rule.description = fields.read_some("description", report, scalar::text);
+    rule.reason = fields.read_some("reason", report, reason);
     rule.when = when;
     rule.per = per.unwrap_or_default();
     rule.key = key;
@@ -127,8 +134,31 @@ pub(super) fn name(item: &Item<'_>, report: &mut Report) -> Option<String> {
     item.scalar(report, "write a name").map(|scalar| scalar.text().to_owned())
 }
 
+/// Reads the reason of denials.
+pub(super) fn reason(item: &Item<'_>, report: &mut Report) -> Option<String> {
+    let form = "write one word of letters, digits and _, such as HIT_TENANT_TIER_MODEL_LIMIT";
+    let text = item.scalar(report, form)?.text();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.is_empty() || text.len() > REASON_BYTES_MAX || !text.chars().all(is_word) {
+        let message = format!("not a word of 1 to {REASON_BYTES_MAX} bytes");
+        item.fail(report, message, form);
+        return None;
+    }
+    if RESERVED_REASONS.contains(&text) {
+        item.fail(report, "reserved for denials that no limit causes", form);
+        return None;
+    }
+    Some(text.to_owned())
+}
+
 /// Reports options that have no effect on the limits of the rule.
 fn check_contradictions(fields: &Fields<'_>, rule: &Rule, report: &mut Report) {
+    if rule.limits.iter().any(Limit::is_ban)
+        && let Some(item) = fields.get("reason")
+    {
+        let message = "the reason of a limit of 0 is always BANNED";
+        item.fail(report, message, "remove it, or write a limit of at least 1");
+    }
     let units: Vec<_> = rule.limits.iter().map(Limit::unit).collect();
     if !units.contains(&Unit::Slots)
         && let Some(item) = fields.get("lease")

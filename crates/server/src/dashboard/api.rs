@@ -180,6 +180,7 @@ fn rule_json(rule: &Rule) -> Value {
     json!({
         "name": rule.name,
         "description": rule.description,
+        "reason": rule.reason,
         "when": when.collect::<Vec<_>>(),
         "per": rule.per,
         "limits": limits,

@@ -94,10 +94,13 @@ fn counter(charge: &Charge<'_>, applied: &AppliedRule<'_>) -> Value {
     answered
 }
 
-/// Adds the description of the rule, and the override that is in force, if any.
+/// Adds the description and the reason of the rule, and the override that is in force, if any.
 fn describe(rule: &mut Value, applied: &AppliedRule<'_>) {
     if let Some(description) = &applied.rule.description {
         rule["description"] = description.as_str().into();
+    }
+    if let Some(reason) = &applied.rule.reason {
+        rule["reason"] = reason.as_str().into();
     }
     let Some(one) = applied.overridden else { return };
     rule["override"] = json!({ "id": one.id.to_string(), "since": one.since.to_string() });
