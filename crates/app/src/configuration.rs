@@ -31,12 +31,10 @@ impl ConfigSource {
 
     /// Loads and validates the configuration. The error lists all problems.
     pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
-        let text = match &self.path {
-            None => String::new(),
-            Some(path) => std::fs::read_to_string(path)
-                .with_context(|| format!("can't read the configuration file {}", path.display()))?,
-        };
         let env = |name: &str| std::env::var(name).ok();
+        let Some(path) = &self.path else { return Ok(sluicegate_config::load_defaults(&env)?) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("can't read the configuration file {}", path.display()))?;
         let loaded = match self.format {
             None => sluicegate_config::load(&self.name(), &text, &env),
             Some(format) => sluicegate_config::load_from(format, &self.name(), &text, &env),

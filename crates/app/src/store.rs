@@ -1,12 +1,41 @@
 //! Reads the state of the store for probes and metrics, and the load that a process puts on it.
+//! Logs which store is used.
 
-use sluicegate_config::{Config, RedisWorkload};
+use sluicegate_config::{Config, RedisEndpoint, RedisTopology, RedisWorkload, StoreOptions};
 use sluicegate_core::Ruleset;
 use sluicegate_http::probe::Readiness;
 use sluicegate_store::AnyStore;
 use sluicegate_store::redis::ConnectionState;
+use tracing::info;
 
 use crate::wire::Role;
+
+/// Logs which store is used, and why.
+pub(crate) fn log_selected(config: &Config) {
+    let reason = config.store_reason;
+    match &config.store {
+        StoreOptions::Memory { .. } => info!(store = "memory", reason, "store selected"),
+        StoreOptions::Redis(redis) => {
+            let (topology, servers) = match &redis.topology {
+                RedisTopology::Single(server) => {
+                    ("single", addresses(std::slice::from_ref(server)))
+                }
+                RedisTopology::Cluster(servers) => ("cluster", addresses(servers)),
+                RedisTopology::Sentinel(sentinels) => ("sentinel", addresses(&sentinels.nodes)),
+            };
+            info!(store = "redis", topology, servers, reason, "store selected");
+        }
+    }
+}
+
+/// Joins the addresses of servers, without their logins.
+fn addresses(servers: &[RedisEndpoint]) -> String {
+    let address = |server: &RedisEndpoint| match server.host.contains(':') {
+        true => format!("[{}]:{}", server.host, server.port),
+        false => format!("{}:{}", server.host, server.port),
+    };
+    servers.iter().map(address).collect::<Vec<_>>().join(", ")
+}
 
 /// Returns the kind of load that a process with these roles puts on the store.
 pub(crate) fn workload(config: &Config, roles: &[Role]) -> RedisWorkload {

@@ -120,16 +120,18 @@ limits:
 #[test]
 fn the_description_of_a_rule_is_shown_where_the_rule_is() {
     let config = "limits: [{name: g, rules: [{name: USER, description: what one person may ask, \
-                  per: [userId], limit: [2/h, 9 tokens/h]}]}]\n";
+                  reason: HIT_PERSON, per: [userId], limit: [2/h, 9 tokens/h]}]}]\n";
     let (code, said) = check(config);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("\n\nUSER: what one person may ask\n"), "{said}");
+    let reason = "USER: denials have the reason HIT_PERSON\n";
+    assert!(said.contains(&format!("\n\nUSER: what one person may ask\n{reason}")), "{said}");
     let service = RunningService::start(config);
     let (_, told) = service.post("/v1/explain", &json!({ "dimensions": { "userId": "u" } }));
     let description = &told["groups"][0]["matched"][0]["description"];
     assert_eq!(description, "what one person may ask", "{told}");
     let (_, said, _) = run(&["explain", "userId=u", "--url", &service.http]);
     assert_eq!(said.matches("USER: what one person may ask\n").count(), 1, "{said}");
+    assert_eq!(said.matches(reason).count(), 1, "{said}");
 }
 
 #[test]

@@ -36,13 +36,17 @@ pub use location::Position;
 pub use price_file::PriceFileError;
 pub use raw::{MapKey, Node, Scalar, Value};
 
+pub use resolve::VariableError;
+
 use report::Report;
+use resolve::SelectedStore;
 use source_text::SourceText;
 
 /// Loads a configuration, or returns every mistake in it.
 ///
-/// Accepts our own format and that of envoyproxy/ratelimit; a file of the latter is recognised by
-/// its top-level key `domain`.
+/// Accepts our own format, that of envoyproxy/ratelimit and that of the old inference limiter. A
+/// file of the second is recognised by its top-level key `domain`, one of the third by
+/// `rate_limits`.
 ///
 /// `source_name` is the file name that messages show, `env` looks up a variable. Messages never
 /// contain the value of a variable: they show the text as it is written in the file.
@@ -52,6 +56,21 @@ pub fn load(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedConfig, Diagnostics> {
     load_as(None, source_name, text, env)
+}
+
+/// Returns the configuration of a process without a file: the default rule, in memory or on the
+/// Redis that the variables `REDIS_URL` and `REDIS_CLUSTER_MODE` name.
+pub fn load_defaults(env: &dyn Fn(&str) -> Option<String>) -> Result<LoadedConfig, VariableError> {
+    let none = SelectedStore {
+        reason: "there is no configuration file and REDIS_URL is not set",
+        ..SelectedStore::default()
+    };
+    let selected = resolve::store_from_environment(env)?.unwrap_or(none);
+    let mut report = Report::default();
+    let (tree, _) = raw::parse("", &mut report);
+    let config = tree.and_then(|tree| resolve::config(&tree, selected, &mut report));
+    let config = config.expect("an empty file is a configuration");
+    Ok(LoadedConfig { config, warnings: Vec::new() })
 }
 
 /// Loads a configuration in the given format, without looking at its keys to detect the format.
@@ -71,6 +90,8 @@ pub enum Format {
     Sluicegate,
     /// The format of envoyproxy/ratelimit: a domain with descriptors.
     Envoy,
+    /// The format of the old inference limiter: `redis` and `rate_limits`.
+    RateLimits,
 }
 
 fn load_as(
@@ -84,8 +105,13 @@ fn load_as(
     let config = tree.and_then(|mut tree| {
         interpolate::tree(&mut tree, env, &mut report);
         match format.unwrap_or_else(|| resolve::format(&tree)) {
-            Format::Sluicegate => resolve::config(&tree, &mut report),
+            Format::Sluicegate => {
+                let reason = "the file has no section store";
+                let selected = SelectedStore { reason, ..SelectedStore::default() };
+                resolve::config(&tree, selected, &mut report)
+            }
             Format::Envoy => resolve::envoy_file(&tree, &mut report),
+            Format::RateLimits => resolve::rate_limits_file(&tree, env, &mut report),
         }
     });
     let (config, warnings) = report.finish(&SourceText::new(source_name, text, hidden), config)?;

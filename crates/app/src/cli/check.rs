@@ -42,6 +42,8 @@ enum InputFormat {
     Sluicegate,
     /// The format of envoyproxy/ratelimit: a domain with descriptors
     Envoy,
+    /// The format of the old inference limiter: redis and rate_limits
+    RateLimits,
 }
 
 impl InputFormat {
@@ -49,6 +51,7 @@ impl InputFormat {
         match self {
             Self::Sluicegate => Format::Sluicegate,
             Self::Envoy => Format::Envoy,
+            Self::RateLimits => Format::RateLimits,
         }
     }
 }
@@ -60,9 +63,11 @@ impl Check {
         certificates::check(&loaded.config)?;
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
         let rules = loaded.config.groups().iter().flat_map(|group| &group.rules);
-        let described =
-            rules.filter_map(|rule| Some((rule.name.clone(), rule.description.clone()?)));
-        let descriptions = descriptions(described);
+        let descriptions = descriptions(rules.flat_map(|rule| {
+            let texts = rule.description.clone().into_iter();
+            let texts = texts.chain(rule.reason.as_deref().map(reason_in_words));
+            texts.map(|text| (rule.name.clone(), text))
+        }));
         print(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
         print(&format!("\n{}", summary(&loaded.config)));
         if !loaded.config.enabled {
@@ -110,11 +115,21 @@ fn rows(group: &Group) -> Vec<[String; 5]> {
     group.rules.iter().map(row).collect()
 }
 
+/// Describes the reason that a rule configures.
+pub(super) fn reason_in_words(reason: &str) -> String {
+    format!("denials have the reason {reason}")
+}
+
 /// Formats the descriptions of rules, one line per rule, to print below a table.
 pub(super) fn descriptions(rules: impl Iterator<Item = (String, String)>) -> String {
-    let mut lines: Vec<_> = rules.map(|(rule, text)| format!("\n{rule}: {text}")).collect();
-    // A rule that applies with several counters is listed once.
-    lines.dedup();
+    let mut lines: Vec<String> = Vec::new();
+    for (rule, text) in rules {
+        let line = format!("\n{rule}: {text}");
+        // A rule that applies with several counters is listed once.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
     if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }
 

@@ -4,7 +4,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::check::{descriptions, table};
+use super::check::{descriptions, reason_in_words, table};
 use super::remote::{Remote, display, items, parse_pairs};
 
 pub(super) const ALLOW_EXAMPLES: &str = "\
@@ -85,10 +85,12 @@ impl RequestArgs {
             let mut groups = table(&["group", "matching rule", "limit", "counter"], &rows);
             let matched =
                 items(&answer["groups"]).iter().flat_map(|group| items(&group["matched"]));
-            let described = matched.filter(|rule| rule["description"].is_string());
-            groups.push_str(&descriptions(
-                described.map(|rule| (display(&rule["rule"]), display(&rule["description"]))),
-            ));
+            groups.push_str(&descriptions(matched.flat_map(|rule| {
+                let description = rule["description"].as_str().map(str::to_owned);
+                let reason = rule["reason"].as_str().map(reason_in_words);
+                let texts = description.into_iter().chain(reason);
+                texts.map(|text| (display(&rule["rule"]), text))
+            })));
             let decision = &answer["decision"];
             let skipped = skipped(items(&answer["groups"]));
             format!("{groups}\n{skipped}\n{}\n\n{}", verdict(decision), scopes(&decision["scopes"]))

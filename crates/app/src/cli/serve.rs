@@ -20,11 +20,15 @@ use super::gateway_notes::rules_for_no_gateway;
 use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::queue::MissingQueue;
+use crate::store;
 use crate::wire::{Node, Role, RunOptions};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate serve                               defaults: 100 requests per hour, user and model, in memory
+  REDIS_URL=redis://10.0.0.5:6379 sluicegate serve
+                                                 the same on Redis; several servers of a Redis Cluster,
+                                                 separated by commas, with REDIS_CLUSTER_MODE=true
   sluicegate serve --config limits.yaml          use this configuration
   sluicegate serve --config ratelimit.yaml       a configuration of envoyproxy/ratelimit works, too
   sluicegate serve -c jobs.yaml --only gateway   run only the gateways of the configuration
@@ -80,6 +84,7 @@ impl Serve {
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
+        store::log_selected(&loaded.config);
         let roles = match self.only.is_empty() {
             true => Role::ALL.to_vec(),
             false => self.only,

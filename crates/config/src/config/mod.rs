@@ -62,6 +62,8 @@ pub struct Config {
     pub auth: Auth,
     /// Store of the counters.
     pub store: StoreOptions,
+    /// Reason why this store is used, for the log.
+    pub store_reason: &'static str,
     /// Broker of the job queues. Default: no queue is used.
     pub queue: Option<QueueOptions>,
     /// Source of additional prices.

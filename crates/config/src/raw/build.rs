@@ -21,7 +21,7 @@ const COPIED_BYTES_MAX: usize = 4 << 20;
 
 /// Top-level keys whose values a message may show. Values of all other keys (`auth`, or a
 /// misspelling of it) may be secrets.
-const VISIBLE_SECTIONS: [&str; 13] = [
+const VISIBLE_SECTIONS: [&str; 15] = [
     "booking",
     "dimensions",
     "enabled",
@@ -32,6 +32,8 @@ const VISIBLE_SECTIONS: [&str; 13] = [
     "outage",
     "prices",
     "queue",
+    "rate_limits",
+    "redis",
     "server",
     "store",
     "tests",

@@ -5,6 +5,7 @@ mod auth;
 mod compile;
 mod dimensions;
 mod dispatch;
+mod environment;
 mod envoy;
 mod gateway;
 mod handler;
@@ -14,6 +15,7 @@ mod listen;
 mod outage;
 mod prices;
 mod queue;
+mod rate_limits;
 mod redact;
 mod redis;
 mod rule;
@@ -36,6 +38,11 @@ use crate::raw::{Node, Value};
 use crate::report::Report;
 use item::{Fields, Item};
 use limits::DraftGroup;
+
+pub use environment::VariableError;
+pub(crate) use environment::store as store_from_environment;
+pub(crate) use rate_limits::file as rate_limits_file;
+pub(crate) use store::SelectedStore;
 
 const KNOWN: [&str; 18] = [
     "enabled",
@@ -62,6 +69,7 @@ const KNOWN: [&str; 18] = [
 pub(crate) fn format(root: &Node) -> Format {
     match &root.value {
         Value::Map(entries) if entries.iter().any(|(key, _)| key.text == "domain") => Format::Envoy,
+        _ if rate_limits::is_old_format(root) => Format::RateLimits,
         _ => Format::Sluicegate,
     }
 }
@@ -69,7 +77,11 @@ pub(crate) fn format(root: &Node) -> Format {
 /// Reads a file of envoyproxy/ratelimit: its limits, and defaults for everything else.
 pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
-    let config = config(&empty, report)?;
+    let selected = SelectedStore {
+        reason: "a file of envoyproxy/ratelimit has no section store",
+        ..SelectedStore::default()
+    };
+    let config = config(&empty, selected, report)?;
     let item = Item { node: root, path: Path::default() };
     let compat = envoy::compat(limits::option(&item, "compat"), report);
     let imported = envoy::groups(vec![item.clone()], compat, report);
@@ -80,8 +92,9 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     Some(Config { groups: all_groups(&sections), ruleset, ..config })
 }
 
-/// Reads a file of our own format. The result is usable only if no error was reported.
-pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
+/// Reads a file of our own format; `selected` is the store if the file has no section for it. The
+/// result is usable only if no error was reported.
+pub(crate) fn config(root: &Node, selected: SelectedStore, report: &mut Report) -> Option<Config> {
     let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
     let is_nothing = matches!(&root.value, Value::Scalar(scalar) if scalar.is_null());
     let node = if is_nothing { &empty } else { root };
@@ -93,7 +106,8 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
     let authenticated = !auth.tokens.is_empty();
     let listen = listen::listen(part("listen"), authenticated, report);
     let jobs = part("dispatch").is_some() || part("workers").is_some();
-    let store = part("store").map(|item| store::store(item, jobs, report)).unwrap_or_default();
+    let SelectedStore { options: store, reason: store_reason } =
+        part("store").map_or(selected, |item| store::store(item, jobs, report));
     let dimensions = part("dimensions").map(|item| dimensions::dimensions(&item, report));
     let mut dimensions = dimensions.unwrap_or_default();
     let marked_required = dimensions.required.clone();
@@ -173,6 +187,7 @@ pub(crate) fn config(root: &Node, report: &mut Report) -> Option<Config> {
         listen,
         auth,
         store,
+        store_reason,
         queue: part("queue").map(|item| queue::queue(item, report)),
         prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! Parses the address of a Redis server: a URL, or the form that Azure shows. No message repeats
-//! it, because a password may be anywhere in it.
+//! Parses the addresses of Redis servers: URLs, or the form that Azure shows. No message repeats
+//! them, because a password may be anywhere in them.
 
 use percent_encoding::percent_decode_str;
 use url::Url;
@@ -8,13 +8,63 @@ use super::item::Item;
 use crate::config::{Address, RedisEndpoint, RedisStore};
 use crate::report::Report;
 
-const FORM: &str = "write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, \
+pub(super) const FORM: &str = "write redis://[[user]:password@]host[:port][/db], rediss:// for TLS, \
                     or host:port,password=…,ssl=True";
 
+/// Reads the address of one server.
 pub(super) fn address(item: &Item<'_>, report: &mut Report) -> Option<RedisEndpoint> {
+    let mut servers = addresses(item, report)?;
+    if servers.len() > 1 {
+        let remedy = "write cluster: true if they are one Redis Cluster, or only one of them";
+        item.fail(report, "more than one server", remedy);
+        return None;
+    }
+    servers.pop()
+}
+
+/// Reads the addresses of one or more servers, separated by commas.
+pub(super) fn addresses(item: &Item<'_>, report: &mut Report) -> Option<Vec<RedisEndpoint>> {
     let text = item.scalar(report, FORM)?.text();
-    let parsed = if text.contains("://") { url(text) } else { options(text) };
-    parsed.map_err(|message| item.fail(report, message, FORM)).ok()
+    parse(text).map_err(|message| item.fail(report, message, FORM)).ok()
+}
+
+/// Parses one or more servers, separated by commas; at least one is returned.
+pub(super) fn parse(text: &str) -> Result<Vec<RedisEndpoint>, &'static str> {
+    if !text.contains("://") {
+        return options(text);
+    }
+    // A password may contain a comma: a part that is no server belongs to the one before it.
+    let mut texts: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        let is_server = part.contains("://") || part.trim().parse::<Address>().is_ok();
+        match texts.last_mut() {
+            Some(last) if !is_server => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => texts.push(part.trim().to_owned()),
+        }
+    }
+    let mut servers: Vec<RedisEndpoint> = Vec::new();
+    for text in texts {
+        let server = match (servers.first(), text.parse()) {
+            (Some(first), Ok(Address { host, port })) => {
+                RedisEndpoint { host, port, ..first.clone() }
+            }
+            _ => url(&text)?,
+        };
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+/// Reads `true` or `false`, as a variable that turns on the cluster mode has them.
+pub(super) fn cluster_mode(text: &str) -> Option<bool> {
+    match text {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
 }
 
 /// Parses `rediss://user:password@host:6380/0`.
@@ -46,28 +96,34 @@ fn url(text: &str) -> Result<RedisEndpoint, &'static str> {
     Ok(RedisEndpoint { host, port, tls, username, password, db })
 }
 
-/// Parses `host:6380,password=…,ssl=True`. Options of other clients are ignored.
-fn options(text: &str) -> Result<RedisEndpoint, &'static str> {
-    let mut parts = text.split(',').map(str::trim);
-    let server = parts.next().unwrap_or_default();
-    let mut address = RedisStore::default_server();
-    for part in parts.filter(|part| !part.is_empty()) {
-        let Some((name, value)) = part.split_once('=') else {
-            return Err("more than one server: list them in store.cluster");
-        };
+/// Parses `host:6380,password=…,ssl=True`, with one or more servers before the options. Options of
+/// other clients are ignored.
+fn options(text: &str) -> Result<Vec<RedisEndpoint>, &'static str> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let (options, servers): (Vec<_>, Vec<_>) = parts.partition(|part| part.contains('='));
+    let mut common = RedisStore::default_server();
+    for option in options {
+        let (name, value) = option.split_once('=').unwrap_or_default();
         match name.trim().to_ascii_lowercase().as_str() {
-            "password" => address.password = Some(value.to_owned()),
-            "user" => address.username = Some(value.to_owned()),
-            "ssl" => address.tls = value.eq_ignore_ascii_case("true"),
-            "defaultdatabase" => address.db = database(value)?,
+            "password" => common.password = Some(value.to_owned()),
+            "user" => common.username = Some(value.to_owned()),
+            "ssl" => common.tls = value.eq_ignore_ascii_case("true"),
+            "defaultdatabase" => common.db = database(value)?,
             _ => {}
         }
     }
-    let Address { host, port } = match server.rsplit_once(':') {
-        Some(_) => server.parse().map_err(|()| "not a Redis address")?,
-        None => checked(server, if address.tls { 6_380 } else { 6_379 })?,
+    if servers.is_empty() {
+        return Err("the Redis address has no host");
+    }
+    let port = if common.tls { 6_380 } else { 6_379 };
+    let server = |text: &str| {
+        let Address { host, port } = match text.rsplit_once(':') {
+            Some(_) => text.parse().map_err(|()| "not a Redis address")?,
+            None => checked(text, port)?,
+        };
+        Ok(RedisEndpoint { host, port, ..common.clone() })
     };
-    Ok(RedisEndpoint { host, port, ..address })
+    servers.into_iter().map(server).collect()
 }
 
 fn database(digits: &str) -> Result<u32, &'static str> {
@@ -87,14 +143,17 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &str) {
-        let parsed = if text.contains("://") { url(text) } else { options(text) };
-        let shown = parsed.map(|address| {
-            let RedisEndpoint { host, port, tls, username, password, db } = address;
-            let login =
-                format!("{}:{}", username.unwrap_or_default(), password.unwrap_or_default());
-            format!("{login}@{host}:{port}/{db}{}", if tls { " tls" } else { "" })
+        let shown = parse(text).map(|servers| {
+            let shown: Vec<_> = servers.into_iter().map(show).collect();
+            shown.join(" and ")
         });
         assert_eq!(shown.unwrap_or_else(str::to_owned), expected, "{text}");
+    }
+
+    fn show(server: RedisEndpoint) -> String {
+        let RedisEndpoint { host, port, tls, username, password, db } = server;
+        let login = format!("{}:{}", username.unwrap_or_default(), password.unwrap_or_default());
+        format!("{login}@{host}:{port}/{db}{}", if tls { " tls" } else { "" })
     }
 
     #[test]
@@ -132,7 +191,21 @@ mod tests {
         check("redis://host/one", "the database in the Redis address is not a whole number");
         check("redis://host?a=b", "? and # are not supported in a Redis address");
         check("host:port,password=x", "not a Redis address");
-        check("a:1,b:2", "more than one server: list them in store.cluster");
-        check("", "the host in the Redis address is not a valid name or IP address");
+        check("", "the Redis address has no host");
+        check("password=x,ssl=True", "the Redis address has no host");
+        check("a:1,b:x", "not a Redis address");
+    }
+
+    #[test]
+    fn several_servers_are_separated_by_commas() {
+        check("redis://a:1,redis://b:2", ":@a:1/0 and :@b:2/0");
+        check("rediss://:pw@a:1, b:2", ":pw@a:1/0 tls and :pw@b:2/0 tls");
+        check("a:1,b,password=p,ssl=True", ":p@a:1/0 tls and :p@b:6380/0 tls");
+    }
+
+    #[test]
+    fn a_comma_in_a_password_separates_nothing() {
+        check("redis://:a,b@host:1", ":a,b@host:1/0");
+        check("redis://u:6379,x:1@host,redis://b:2", "u:6379,x:1@host:6379/0 and :@b:2/0");
     }
 }

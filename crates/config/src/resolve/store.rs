@@ -29,8 +29,16 @@ const REDIS: [&str; 13] = [
     "on_loss",
     "ttl_min",
 ];
-/// Minimum time between two attempts.
+/// Minimum and maximum time between two attempts.
 const BACKOFF_MIN: Span = Span::from_millis(5);
+pub(super) const BACKOFF_MAX: Span = Span::from_millis(10);
+
+/// A store and the reason why it is used, for the log.
+#[derive(Default)]
+pub(crate) struct SelectedStore {
+    pub(crate) options: StoreOptions,
+    pub(crate) reason: &'static str,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StoreKind {
@@ -41,9 +49,9 @@ enum StoreKind {
 }
 
 /// Reads the section `store`. `jobs` is true if the file has a dispatcher or workers.
-pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> StoreOptions {
+pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> SelectedStore {
     let known: Vec<_> = ["kind"].into_iter().chain(MEMORY).chain(REDIS).collect();
-    let Some(fields) = Fields::open(item, &known, report) else { return StoreOptions::default() };
+    let Some(fields) = Fields::open(item, &known, report) else { return SelectedStore::default() };
     let kinds =
         [("memory", StoreKind::Memory), ("redis", StoreKind::Redis), ("auto", StoreKind::Auto)];
     let given = fields.get("kind");
@@ -57,13 +65,17 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> StoreOpt
             Value::Scalar(scalar) => scalar.is_literal(),
             _ => false,
         });
-    let servers = ["url", "cluster", "sentinel"].iter().any(|key| fields.get(key).is_some());
-    let kind = match kind {
-        Some(StoreKind::Auto) if servers => Some(StoreKind::Redis),
-        Some(StoreKind::Auto) => Some(StoreKind::Memory),
-        kind => kind,
+    let (kind, reason) = match kind {
+        Some(StoreKind::Auto) if names_servers(&fields, report) => {
+            (Some(StoreKind::Redis), "store.kind is auto and the section names a server")
+        }
+        Some(StoreKind::Auto) => {
+            (Some(StoreKind::Memory), "store.kind is auto and the section names no server")
+        }
+        kind if fields.get("kind").is_some() => (kind, "store.kind"),
+        kind => (kind, "the section store has no kind"),
     };
-    match kind {
+    let options = match kind {
         None => StoreOptions::default(),
         Some(StoreKind::Memory | StoreKind::Auto) => {
             if fixed {
@@ -77,7 +89,8 @@ pub(super) fn store(item: Item<'_>, jobs: bool, report: &mut Report) -> StoreOpt
             }
             StoreOptions::Redis(redis_store(&fields, jobs, report))
         }
-    }
+    };
+    SelectedStore { options, reason }
 }
 
 /// Reports options of the other kind, which would have no effect.
@@ -180,27 +193,38 @@ fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
     if let Some(item) = cluster {
         return Some(RedisTopology::Cluster(servers(&item, report)?));
     }
-    let address = match url {
-        Some(item) => redis::address(&item, report)?,
-        None => RedisStore::default_server(),
-    };
-    match in_cluster {
-        true => Some(RedisTopology::Cluster(vec![address])),
-        false => Some(RedisTopology::Single(address)),
+    match (url, in_cluster) {
+        (Some(item), true) => Some(RedisTopology::Cluster(redis::addresses(&item, report)?)),
+        (None, true) => Some(RedisTopology::Cluster(vec![RedisStore::default_server()])),
+        (Some(item), false) => Some(RedisTopology::Single(redis::address(&item, report)?)),
+        (None, false) => Some(RedisTopology::Single(RedisStore::default_server())),
     }
 }
 
-/// Reads `cluster: true`, which means that the server of `url` belongs to a cluster.
+/// Returns true if the section names a Redis server. Reports `cluster: true` without one.
+fn names_servers(fields: &Fields<'_>, report: &mut Report) -> bool {
+    let named = |key: &str| fields.get(key).is_some();
+    if named("url") || named("sentinel") {
+        return true;
+    }
+    let Some(item) = fields.get("cluster") else { return false };
+    let Value::Scalar(scalar) = &item.node.value else { return true };
+    if redis::cluster_mode(scalar.text()) == Some(true) {
+        let remedy = "write url with one or more of its servers, separated by commas";
+        item.fail(report, "a cluster without a server", remedy);
+    }
+    // Any other text than true and false is reported where the servers are read.
+    redis::cluster_mode(scalar.text()).is_none()
+}
+
+/// Reads `cluster: true`, which means that the servers of `url` belong to a cluster.
 fn is_in_cluster(item: &Item<'_>, report: &mut Report) -> Option<bool> {
     let form = "write a list of servers, or true if the server of url belongs to a cluster";
-    match item.scalar(report, form)?.text() {
-        "true" | "True" | "TRUE" => Some(true),
-        "false" | "False" | "FALSE" => Some(false),
-        _ => {
-            item.fail(report, "neither a list nor a boolean", form);
-            None
-        }
+    let mode = redis::cluster_mode(item.scalar(report, form)?.text());
+    if mode.is_none() {
+        item.fail(report, "neither a list nor a boolean", form);
     }
+    mode
 }
 
 fn sentinel(item: &Item<'_>, report: &mut Report) -> Option<RedisTopology> {

@@ -40,8 +40,9 @@ fn a_file_of_limits_asks_for_no_dimension_and_ours_may_say_how_envoy_is_answered
     assert!(by_name("nested.yaml").envoy.headers && !by_name("in_our_file.yaml").envoy.headers);
 }
 
+/// Compares a text with the `.txt` file next to a configuration.
 #[track_caller]
-fn check(path: &std::path::Path, found: &str) {
+pub(crate) fn check(path: &std::path::Path, found: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(path.with_extension("txt"), found).expect("the folder can be written to");
     }
@@ -50,7 +51,7 @@ fn check(path: &std::path::Path, found: &str) {
 }
 
 /// Formats each group with its rules, one rule per line.
-fn rules(config: &Config) -> String {
+pub(crate) fn rules(config: &Config) -> String {
     let mut text = String::new();
     for group in config.groups() {
         let _ = writeln!(text, "{}", group.name);
@@ -83,6 +84,9 @@ fn line(rule: &Rule) -> String {
         if is {
             let _ = write!(line, "; {word}");
         }
+    }
+    if let Some(reason) = &rule.reason {
+        let _ = write!(line, "; reason {reason}");
     }
     if !rule.replaces.is_empty() {
         let _ = write!(line, "; replaces {}", rule.replaces.join(", "));

@@ -2,9 +2,11 @@
 
 mod anything;
 mod documentation;
+mod environment;
 mod envoy;
 mod files;
 mod golden;
+mod rate_limits;
 mod secrets;
 mod two_tier;
 mod values;
