@@ -50,7 +50,7 @@ fn the_example_passes() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/inference-limiter");
     let (code, said) = run_in(Path::new(folder), &["tests.yaml"]);
     assert_eq!(code, 0, "{said}");
-    assert!(said.ends_with("\n12 passed\n"), "{said}");
+    assert!(said.ends_with("\n13 passed\n"), "{said}");
 }
 
 #[test]
