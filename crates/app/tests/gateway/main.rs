@@ -3,6 +3,7 @@
 
 mod blame;
 mod contract;
+mod customers;
 mod failures;
 #[path = "../common/proof.rs"]
 mod proof;

@@ -86,7 +86,7 @@ impl Replica {
             let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
             let address = || format!("http://{}", event["address"].as_str().expect("an address"));
             match event["listener"].as_str() {
-                Some("gateways.nivoda") => url = address(),
+                Some(name) if name.starts_with("gateways.") => url = address(),
                 Some("admin") => admin = address(),
                 _ => {}
             }
