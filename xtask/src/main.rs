@@ -10,6 +10,7 @@
 
 mod bench;
 mod dist;
+mod docs;
 mod programs;
 mod python;
 mod services;
@@ -35,6 +36,8 @@ enum Command {
     Bench(bench::Args),
     /// Build the files that users install: archive, Debian package, wheel, npm package, SBOM
     Dist(dist::Args),
+    /// Build the documentation into a static, searchable site (installs mdBook the first time)
+    Docs(docs::Args),
     /// Check the rules of this repository that the compiler can't check
     Tidy,
     /// List or install the external servers that tests need
@@ -66,6 +69,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Dist(args) => dist::run(&args),
+        Command::Docs(args) => docs::run(&args),
         Command::Tidy => tidy::run(),
         Command::Services(args) => services::run(&args),
     }

@@ -33,6 +33,8 @@ const SERVICES: &[Service] = &[
     IPROUTE,
     SYSTEMD,
     MMDEBSTRAP,
+    BUILDAH,
+    MDBOOK,
     WRK,
     H2LOAD,
     PROTOC,
@@ -240,6 +242,26 @@ pub(crate) const MMDEBSTRAP: Service = Service {
     source: Source::Debian("mmdebstrap"),
     version: &["mmdebstrap", "--version"],
     version_min: &[1, 0],
+};
+
+/// buildah, which builds and runs container images without a daemon.
+pub(crate) const BUILDAH: Service = Service {
+    name: "buildah",
+    source: Source::Debian("buildah"),
+    version: &["buildah", "--version"],
+    version_min: &[1, 28],
+};
+
+/// mdBook, which builds the site of the documentation. No package of it exists, so it is compiled,
+/// which takes about 100 s on 2 cores.
+pub(crate) const MDBOOK: Service = Service {
+    name: "mdbook",
+    source: Source::Script(
+        "cargo install --quiet mdbook --version 0.5.4 --locked --no-default-features \
+         --features search --root target/services/mdbook",
+    ),
+    version: &["target/services/mdbook/bin/mdbook", "--version"],
+    version_min: &[0, 5],
 };
 
 /// systemd-analyze, which checks units.

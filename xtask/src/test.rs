@@ -142,10 +142,11 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dist",
-        proves: "each package of `cargo xtask dist` installs into an empty place and runs the first screen of README",
+        proves: "each package of `cargo xtask dist` and the container image install into an empty place and run the first screen of README",
         tests: Programs(&["app/dist"]),
         needs: &[
             &services::MMDEBSTRAP,
+            &services::BUILDAH,
             &services::PYTHON,
             &services::NPM,
             &services::CURL,
@@ -155,7 +156,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "documents",
-        proves: "the commands of every document work, in a private network",
+        proves: "the commands of every document work, in a private network, and the pages build into a site",
         tests: Programs(&["app/documents"]),
         needs: &[
             &services::REDIS,
@@ -164,6 +165,7 @@ const SUITES: &[Suite] = &[
             &services::HAPROXY,
             &services::PYTHON,
             &services::CURL,
+            &services::MDBOOK,
             &services::IPROUTE,
         ],
         python: None,
@@ -240,9 +242,15 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "examples",
-        proves: "the scripts of the examples do what their READMEs say",
+        proves: "the scripts and commands of the examples do what their READMEs say, on the servers of their users",
         tests: Programs(&["app/examples"]),
-        needs: &[&services::REDIS, &services::PYTHON, &services::CURL],
+        needs: &[
+            &services::REDIS,
+            &services::RABBITMQ,
+            &services::PYTHON,
+            &services::CURL,
+            &services::IPROUTE,
+        ],
         python: None,
     },
     Suite {
