@@ -6,12 +6,13 @@ import importlib.util
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Iterator
 
 import httpx
 import pytest
-from conftest import running, until
+from conftest import private_redis, running, until
 
 from sluicegate.testing import Service
 
@@ -27,12 +28,20 @@ def limits() -> str:
     return before + after.partition("\n\n")[2]
 
 
-@pytest.fixture
-def api(limits: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[httpx.Client, Service]]:
-    with Service(limits, env={"STORE": "memory", "ORGANISATION_PER_MINUTE": "4"}) as service:
+@pytest.fixture(params=["memory", "redis"])
+def api(
+    request: pytest.FixtureRequest, limits: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[httpx.Client, Service]]:
+    """Runs a test once for each store, with the variables of the example."""
+    env = {"STORE": request.param, "ORGANISATION_PER_MINUTE": "4"}
+    with ExitStack() as stack:
+        if request.param == "redis":
+            host, _, port = stack.enter_context(private_redis()).partition(":")
+            # The machine of a test may be slow.
+            env |= {"REDIS_HOST": host, "REDIS_PORT": port, "REDIS_TIMEOUT": "10s", "REDIS_DEADLINE": "20s"}
+        service = stack.enter_context(Service(limits, env=env))
         monkeypatch.setenv("LIMITER_URL", service.url)
-        with running(load().app) as client:
-            yield client, service
+        yield stack.enter_context(running(load().app)), service
 
 
 def load() -> Any:

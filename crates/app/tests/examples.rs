@@ -3,11 +3,17 @@
 //! The test program also replaces the programs that the scripts start, as `examples assistant` and
 //! `examples simulators`. So it has a `main` of its own.
 
+mod common;
+
 use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
+
+use common::page::{Page, repository, run};
+use sluicegate_testkit::redis::{RedisServer, Version};
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("assistant") {
@@ -21,11 +27,37 @@ fn main() -> ExitCode {
         runtime.block_on(cli.run()).expect("it serves until it is killed");
         return ExitCode::SUCCESS;
     }
-    three_replicas_keep_the_contract_of_a_vendor();
-    both_kinds_of_delay_finish_every_analysis();
-    every_repository_is_crawled_although_workers_are_killed();
-    ten_questions_are_answered_and_five_get_a_retry_time();
+    thread::scope(|scope| {
+        // It mostly waits for the windows of a minute.
+        scope.spawn(the_commands_of_the_two_tier_example_work);
+        three_replicas_keep_the_contract_of_a_vendor();
+        both_kinds_of_delay_finish_every_analysis();
+        every_repository_is_crawled_although_workers_are_killed();
+        ten_questions_are_answered_and_five_get_a_retry_time(None);
+        let redis = RedisServer::start(Version::System, &[]);
+        ten_questions_are_answered_and_five_get_a_retry_time(Some(&redis));
+    });
     ExitCode::SUCCESS
+}
+
+/// Runs the README with RabbitMQ, Redis and the simulated provider: 1000 messages, as in C10.
+fn the_commands_of_the_two_tier_example_work() {
+    let bin = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_sluicegate"), bin.path().join("sluicegate"))
+        .expect("a link");
+    write_program(&bin.path().join("simulators"), &format!("{} \"$@\"", simulators()));
+    let path = repository().join("examples/two-tier-dispatch/README.md");
+    let page = Page::read(&std::fs::read_to_string(path).expect("the README")).expect("a page");
+    assert!(page.blocks >= 5, "{}", page.script);
+    if let Err(failure) = run("two-tier-dispatch", &page.script, bin.path()) {
+        panic!("{failure}");
+    }
+}
+
+/// Writes a shell script that runs a command.
+fn write_program(path: &Path, command: &str) {
+    std::fs::write(path, format!("#!/bin/sh\nexec {command}\n")).expect("a file");
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("a program");
 }
 
 /// Returns the command that runs a script of an example with the binary under test.
@@ -114,18 +146,21 @@ fn every_repository_is_crawled_although_workers_are_killed() {
     assert_eq!(report["jobs"], 601, "{last}");
 }
 
-fn ten_questions_are_answered_and_five_get_a_retry_time() {
+fn ten_questions_are_answered_and_five_get_a_retry_time(redis: Option<&RedisServer>) {
     let folder = tempfile::tempdir().expect("a folder");
     let assistant = folder.path().join("assistant");
     let this = std::env::current_exe().expect("this program");
-    std::fs::write(&assistant, format!("#!/bin/sh\nexec '{}' assistant\n", this.display()))
-        .expect("a file");
-    std::fs::set_permissions(&assistant, Permissions::from_mode(0o755)).expect("a program");
+    write_program(&assistant, &format!("'{}' assistant", this.display()));
     let mut demo = script("assistant-api/demo.sh");
     let [http, grpc, admin, listen] = free_ports();
     demo.1.env("LIMITER_PORT", http).env("LIMITER_GRPC_PORT", grpc);
     demo.1.env("LIMITER_ADMIN_PORT", admin).env("ASSISTANT", &assistant);
     demo.1.env("ASSISTANT_LISTEN", format!("127.0.0.1:{listen}"));
+    if let Some(redis) = redis {
+        // The machine of a test may be slow.
+        demo.1.env("REDIS_TIMEOUT", "10s").env("REDIS_DEADLINE", "20s");
+        demo.1.env("STORE", "redis").env("REDIS_PORT", redis.port.to_string());
+    }
     let lines = lines(demo);
     let [answered, refused, usage] = lines.as_slice() else { panic!("{lines:#?}") };
     assert_eq!(answered, "10 200 retry-after=");
@@ -133,4 +168,7 @@ fn ten_questions_are_answered_and_five_get_a_retry_time() {
     let usage: serde_json::Value = serde_json::from_str(usage).expect("JSON");
     assert_eq!(usage["limits"]["minute"]["current"], 10);
     assert_eq!(usage["cost"]["today"].to_string(), "0.002606");
+    if let Some(redis) = redis {
+        assert!(redis.command(&["KEYS", "*ann*"]).contains("ann"), "usage is in Redis");
+    }
 }
