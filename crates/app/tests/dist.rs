@@ -8,6 +8,9 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use common::page::{Page, repository, run};
+use sluicegate_core::Span;
+use sluicegate_core::time::Clock as _;
+use sluicegate_store::MonotonicClock;
 
 /// Folder with the files of the distribution, below the target folder. The next run replaces them.
 static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -37,14 +40,32 @@ fn file(ending: &str) -> PathBuf {
     path.clone()
 }
 
+/// Runs the work and returns its result with its time.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Span) {
+    let clock = MonotonicClock::new();
+    let began = clock.now();
+    let result = work();
+    (result, clock.now().since(began))
+}
+
 /// Runs the first screen of the README with the `sluicegate` in the folder `bin`, after some commands.
-fn first_screen(before: &str, bin: &Path, change: impl Fn(&str) -> String) {
+/// Prints how long it took after `installing`.
+fn first_screen(
+    (name, installing): (&str, Span),
+    before: &str,
+    bin: &Path,
+    change: impl Fn(&str) -> String,
+) {
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("the README");
     let end = readme.find("\n## Your own limits").expect("the second screen");
     let page = Page::read(&readme[..end]).expect("a page");
     assert!(page.blocks >= 3, "{}", page.script);
     let script = format!("{before}\ncommand -v sluicegate\n{}", change(&page.script));
-    let printed = run("the first screen", &script, bin).unwrap_or_else(|error| panic!("{error}"));
+    let (printed, took) = timed(|| run("the first screen", &script, bin));
+    let printed = printed.unwrap_or_else(|error| panic!("{error}"));
+    let seconds = |span: Span| span.as_micros() as f64 / 1e6;
+    let (installing, took) = (seconds(installing), seconds(took));
+    println!("{name}: installed in {installing:.1} s, first screen of the README in {took:.1} s");
     let place = printed.lines().next().unwrap_or_default();
     assert!(place.starts_with(&bin.display().to_string()), "{place} is another program");
     assert!(printed.contains("HIT_USER_MODEL_LIMIT"), "{printed}");
@@ -56,12 +77,8 @@ fn the_archive_contains_program_manual_and_completions() {
     succeed(Command::new("sha256sum").args(["--check", "SHA256SUMS"]).current_dir(&*FILES));
     let folder = tempfile::tempdir().expect("a folder");
     let mut tar = Command::new("tar");
-    succeed(
-        tar.arg("-xzf")
-            .arg(file("-linux.tar.gz"))
-            .args(["--strip-components=1", "-C"])
-            .arg(folder.path()),
-    );
+    tar.arg("-xzf").arg(file("-linux.tar.gz")).args(["--strip-components=1", "-C"]);
+    let (_, took) = timed(|| succeed(tar.arg(folder.path())));
     for path in [
         "share/man/man1/sluicegate.1",
         "share/man/man1/sluicegate-doctor.1",
@@ -74,7 +91,7 @@ fn the_archive_contains_program_manual_and_completions() {
         let length = std::fs::metadata(folder.path().join(path)).map(|file| file.len());
         assert!(length.is_ok_and(|length| length > 100), "{path}");
     }
-    first_screen("", &folder.path().join("bin"), str::to_owned);
+    first_screen(("archive", took), "", &folder.path().join("bin"), str::to_owned);
 }
 
 #[test]
@@ -107,8 +124,8 @@ fn the_wheel_works_in_an_empty_environment() {
     succeed(Command::new("python3").args(["-m", "venv"]).arg(folder.path()));
     let mut pip = Command::new(folder.path().join("bin/pip"));
     pip.args(["install", "--quiet", "--no-index", "--disable-pip-version-check"]);
-    succeed(pip.arg(file(".whl")));
-    first_screen("", &folder.path().join("bin"), str::to_owned);
+    let (_, took) = timed(|| succeed(pip.arg(file(".whl"))));
+    first_screen(("wheel", took), "", &folder.path().join("bin"), str::to_owned);
 }
 
 #[test]
@@ -116,8 +133,13 @@ fn the_npm_package_works_in_an_empty_project() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut npm = Command::new("npm");
     npm.args(["install", "--offline", "--no-audit", "--no-fund", "--silent"]);
-    succeed(npm.arg(file(".tgz")).current_dir(folder.path()));
-    first_screen("", &folder.path().join("node_modules/.bin"), str::to_owned);
+    let (_, took) = timed(|| succeed(npm.arg(file(".tgz")).current_dir(folder.path())));
+    first_screen(
+        ("npm package", took),
+        "",
+        &folder.path().join("node_modules/.bin"),
+        str::to_owned,
+    );
 }
 
 #[test]
@@ -129,7 +151,7 @@ fn the_debian_package_works_on_a_fresh_system() {
     succeed(debootstrap.arg(&root));
     std::fs::copy(file(".deb"), root.join("package.deb")).expect("a file");
     let chroot = |arguments: &[&str]| succeed(Command::new("chroot").arg(&root).args(arguments));
-    chroot(&["dpkg", "--install", "/package.deb"]);
+    let (_, took) = timed(|| chroot(&["dpkg", "--install", "/package.deb"]));
     assert!(chroot(&["id", "sluicegate"]).contains("(sluicegate)"));
     assert!(
         chroot(&["ls", "-l", "/etc/sluicegate/sluicegate.yaml"])
@@ -148,9 +170,111 @@ fn the_debian_package_works_on_a_fresh_system() {
     succeed(Command::new("chmod").arg("755").arg(bin.join("sluicegate")));
     // The shell writes the log outside of the fresh system, in the folder that is its /tmp.
     let enter = format!("cd {}", root.join("tmp").display());
-    first_screen(&enter, &bin, |script| {
+    first_screen(("Debian package", took), &enter, &bin, |script| {
         script.replace("verify decisions", "verify /tmp/decisions")
     });
     chroot(&["dpkg", "--purge", "sluicegate"]);
     assert!(!root.join("usr/bin/sluicegate").exists());
+}
+
+/// A store of container images below a temporary folder. It needs no daemon and no kernel module.
+struct ImageStore {
+    folder: tempfile::TempDir,
+}
+
+impl ImageStore {
+    /// Returns a command of buildah on this store.
+    fn buildah(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("buildah");
+        command.args(self.options()).args(arguments).env("BUILDAH_ISOLATION", "chroot");
+        command
+    }
+
+    fn options(&self) -> [String; 2] {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        [format!("--root={}", path("images")), format!("--runroot={}", path("run"))]
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        succeed(&mut self.buildah(arguments)).trim().to_owned()
+    }
+}
+
+/// Returns the Dockerfile with the program in place of the stage that compiles it.
+fn dockerfile_without_build() -> String {
+    let path = repository().join("deploy/docker/Dockerfile");
+    let text = std::fs::read_to_string(path).expect("the Dockerfile");
+    let (build, image) = text.split_once("\nFROM debian:").expect("the stage of the image");
+    let (arguments, build) = build.split_once("\nFROM rust:").expect("the stage of the build");
+    assert!(build.contains(" AS build\n") && build.contains(" /out/sluicegate"), "{build}");
+    format!(
+        "{arguments}\nFROM scratch AS build\nCOPY sluicegate /out/sluicegate\n\nFROM debian:{image}"
+    )
+}
+
+/// Builds the image of `deploy/docker` with the binary under test, on a Debian that mmdebstrap made,
+/// and runs it as its own user: the first screen of the README, and with a read-only root.
+#[test]
+fn the_container_image_serves_without_root() {
+    let store = ImageStore { folder: tempfile::tempdir().expect("a folder") };
+    let folder = store.folder.path();
+    let base = folder.join("base.tar");
+    let mut debootstrap = Command::new("mmdebstrap");
+    debootstrap.args(["--quiet", "--variant=essential", "--include=apt,passwd", "bookworm"]);
+    succeed(debootstrap.arg(&base));
+    let container = store.run(&["from", "scratch"]);
+    store.run(&["add", &container, &base.display().to_string(), "/"]);
+    store.run(&["commit", "--quiet", "--rm", &container, "docker.io/library/debian:bookworm-slim"]);
+    let context = folder.join("context");
+    std::fs::create_dir(&context).expect("a folder");
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf").arg(file("-linux.tar.gz")).args(["--strip-components=2", "-C"]).arg(&context);
+    succeed(tar.args(["--wildcards", "*/bin/sluicegate"]));
+    std::fs::write(folder.join("Dockerfile"), dockerfile_without_build()).expect("a file");
+    let mut build = store.buildah(&["build", "--quiet", "--pull=never", "--format=docker"]);
+    build.args(["--tag", "sluicegate", "--file"]).arg(folder.join("Dockerfile"));
+    let (_, took) = timed(|| succeed(build.arg(&context)));
+
+    let inspected = store.run(&["inspect", "--type=image", "sluicegate"]);
+    let inspected: serde_json::Value = serde_json::from_str(&inspected).expect("JSON");
+    let config = &inspected["Docker"]["config"];
+    assert_eq!(config["User"], "10001", "{config}");
+    assert_eq!(config["Entrypoint"], serde_json::json!(["sluicegate"]), "{config}");
+    assert_eq!(config["Cmd"], serde_json::json!(["serve"]), "{config}");
+    let health = &config["Healthcheck"]["Test"];
+    assert_eq!(*health, serde_json::json!(["CMD", "sluicegate", "health"]), "{config}");
+
+    // The program of this folder runs the one of the image, as the user and in the folder of the image.
+    let container = store.run(&["from", "--pull=never", "sluicegate"]);
+    assert_eq!(store.run(&["run", &container, "--", "id", "-u"]), "10001");
+    let root = store.run(&["mount", &container]);
+    let bin = folder.join("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    let options = store.options().join(" ");
+    // The image names a file that users mount; the first screen has none.
+    let wrapper = format!(
+        "#!/bin/sh\nexport BUILDAH_ISOLATION=chroot\nexec buildah {options} run \
+         --volume \"$PWD:/data:ro\" {container} -- env -u SLUICEGATE_CONFIG sluicegate \"$@\"\n"
+    );
+    std::fs::write(bin.join("sluicegate"), wrapper).expect("a file");
+    succeed(Command::new("chmod").arg("755").arg(bin.join("sluicegate")));
+    // buildah does not pass signals on to the program.
+    let stop = "for p in /proc/[0-9]*; do
+  if grep -qsx sluicegate $p/comm; then kill \"${p#/proc/}\"; fi
+done";
+    first_screen(("container image", took), "", &bin, |script| {
+        assert!(script.contains("\nkill $SERVICE\n"), "{script}");
+        let script = script.replace("\nkill $SERVICE\n", &format!("\n{stop}\n"));
+        script.replace("verify decisions", "verify /data/decisions")
+    });
+
+    let script = format!(
+        "mount --bind {root} {root}
+mount -o remount,bind,ro {root}
+chroot --userspec=10001:10001 {root} sluicegate serve > decisions.log 2> service.log &
+until chroot --userspec=10001:10001 {root} sluicegate health; do sleep 0.1; done
+chroot --userspec=10001:10001 {root} sluicegate allow userId=u1 modelId=gpt4
+! touch {root}/etc/written"
+    );
+    run("a read-only root", &script, &bin).unwrap_or_else(|error| panic!("{error}"));
 }
