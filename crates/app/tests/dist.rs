@@ -50,6 +50,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Span) {
 
 /// Runs the first screen of the README with the `sluicegate` in the folder `bin`, after some commands.
 /// Prints how long it took after `installing`.
+#[expect(clippy::print_stdout, reason = "docs/install.md has a table of these times")]
 fn first_screen(
     (name, installing): (&str, Span),
     before: &str,
