@@ -81,11 +81,13 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let connection = Connection::open_with_flags(path, flags).map_err(named)?;
     connection.busy_timeout(BUSY).map_err(named)?;
     // FULL: a commit is on the disk when it returns, not only in the system's cache. With a smaller
-    // page, a message of 2 KB would leave half of it empty.
+    // page, a message of 2 KB would leave half of it empty. Savepoints copy pages to memory, not to a
+    // file.
     connection
         .execute_batch(
             "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA wal_autocheckpoint = 1000; PRAGMA cache_size = -65536;",
+             PRAGMA wal_autocheckpoint = 1000; PRAGMA cache_size = -65536;
+             PRAGMA temp_store = MEMORY;",
         )
         .map_err(named)?;
     connection.set_prepared_statement_cache_capacity(64);

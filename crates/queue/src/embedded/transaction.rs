@@ -78,6 +78,8 @@ pub(super) struct Transaction<'w> {
     pub(super) turns: &'w mut u64,
     /// Set by every operation that may make a message ready sooner than consumers expect.
     pub(super) arrived: bool,
+    /// The failure of an operation that had already changed something: nothing may be committed.
+    pub(super) failed: Option<Error>,
 }
 
 /// A leased row: its id and the fence of the lease.
@@ -108,7 +110,7 @@ pub(super) struct LeasedBatch {
     pub(super) next_at: Option<Timestamp>,
 }
 
-impl Transaction<'_> {
+impl<'w> Transaction<'w> {
     pub(super) fn create(&mut self, queue_name: &QueueName) -> Result<(), Error> {
         let sql = "INSERT INTO queue (name, dead) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         self.execute(sql, params![queue_name.name(), is_dead(queue_name)]).map(drop)
@@ -250,11 +252,16 @@ impl Transaction<'_> {
     pub(super) fn ack(&mut self, queue_name: &QueueName, leased: LeasedRow) -> Result<(), Error> {
         let dead = is_dead(queue_name);
         self.settle(DELETE.of(dead), params![leased.id, leased.fence])?;
-        self.execute(DELETE_CONTENT.of(dead), params![leased.id]).map(drop)
+        let deleted = self.execute(DELETE_CONTENT.of(dead), params![leased.id]).map(drop);
+        self.or_roll_back(deleted)
     }
 
     /// Acknowledges a message and inserts its successor atomically: the message is never missing
     /// and never duplicated.
+    ///
+    /// Not in a savepoint: SQLite copies each page that one changes to a temporary file, which took
+    /// most of the time of a dispatcher. Everything that a caller can cause is checked before the first
+    /// change.
     pub(super) fn relay(
         &mut self,
         (from, leased): (&QueueName, LeasedRow),
@@ -262,10 +269,20 @@ impl Transaction<'_> {
         next: &OutgoingMessage,
         now: Timestamp,
     ) -> Result<(), Error> {
-        self.savepoint(|transaction| {
-            transaction.ack(from, leased)?;
-            transaction.insert_statements(to)?.insert(next, now, SIZE_MAX + RELAY_ROOM)
-        })
+        let mut insert = self.insert_statements(to)?;
+        let texts = insert.check(&next.message, SIZE_MAX + RELAY_ROOM)?;
+        self.ack(from, leased)?;
+        let inserted = insert.write(next, &texts, now);
+        self.or_roll_back(inserted)
+    }
+
+    /// Rolls the whole transaction back if an operation failed after it changed something. Only SQLite
+    /// itself fails then, such as on a full disk.
+    fn or_roll_back(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
+        if let Err(error) = &outcome {
+            self.failed = Some(error.clone());
+        }
+        outcome
     }
 
     /// Runs several statements in a savepoint: all or none. A failure does not affect other
@@ -318,10 +335,11 @@ impl Transaction<'_> {
     }
 
     /// Prepares the statements that insert messages into a queue.
-    fn insert_statements(&mut self, queue_name: &QueueName) -> Result<InsertStatements<'_>, Error> {
+    fn insert_statements(&mut self, queue_name: &QueueName) -> Result<InsertStatements<'w>, Error> {
         self.arrived = true;
         let (queue, dead) = (self.queue_id(queue_name)?, is_dead(queue_name));
-        let prepare = |sql| self.connection.prepare_cached(sql).map_err(|e| open::failed(&e));
+        let connection = self.connection;
+        let prepare = |sql| connection.prepare_cached(sql).map_err(|e| open::failed(&e));
         Ok(InsertStatements {
             queue,
             content: prepare(INSERT_CONTENT.of(dead))?,
@@ -361,18 +379,32 @@ struct InsertStatements<'c> {
 impl InsertStatements<'_> {
     fn insert(
         &mut self,
-        OutgoingMessage { message, delay }: &OutgoingMessage,
+        outgoing: &OutgoingMessage,
         now: Timestamp,
         size_max: usize,
     ) -> Result<(), Error> {
-        let written = RowTexts::of(message);
-        let size = written.size(message);
-        if size > size_max {
-            return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
+        let texts = self.check(&outgoing.message, size_max)?;
+        self.write(outgoing, &texts, now)
+    }
+
+    /// Checks the size of a message. Returns its texts.
+    fn check(&self, message: &Message, size_max: usize) -> Result<RowTexts, Error> {
+        let texts = RowTexts::of(message);
+        let size = texts.size(message);
+        match size > size_max {
+            true => Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX }),
+            false => Ok(texts),
         }
+    }
+
+    fn write(
+        &mut self,
+        OutgoingMessage { message, delay }: &OutgoingMessage,
+        RowTexts { envelope, headers }: &RowTexts,
+        now: Timestamp,
+    ) -> Result<(), Error> {
         let failed = |error: rusqlite::Error| open::failed(&error);
         let due = micros(message.meta.not_before.unwrap_or_else(|| now + delay.span()).max(now));
-        let RowTexts { envelope, headers } = &written;
         let (content_type, body) = (&message.content_type, message.body.as_ref());
         // The row last, so that a reader never finds a row without content.
         let content = params![envelope, content_type, headers, body];

@@ -142,10 +142,15 @@ fn transaction(
         operations.clear();
         return Err((error, Vec::new()));
     }
-    let mut transaction = Transaction { connection, queue_ids, turns, arrived: false };
+    let mut transaction =
+        Transaction { connection, queue_ids, turns, arrived: false, failed: None };
     let completions: Vec<_> =
         operations.drain(..).map(|operation| operation(&mut transaction)).collect();
     let arrived = transaction.arrived;
+    if let Some(error) = transaction.failed {
+        let _ = connection.execute_batch("ROLLBACK");
+        return Err((error, completions));
+    }
     DeliveryStep::Published.emit();
     if let Err(error) = connection.execute_batch("COMMIT") {
         // SQLite may already have rolled back.
