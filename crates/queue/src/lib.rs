@@ -33,6 +33,8 @@ mod queue;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 pub mod remote;
+#[cfg(any(feature = "pubsub", feature = "sqs"))]
+mod request_receipt;
 #[cfg(any(feature = "pubsub", feature = "servicebus", feature = "sqs"))]
 mod requeues;
 #[cfg(feature = "servicebus")]

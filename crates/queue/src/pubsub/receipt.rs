@@ -1,4 +1,4 @@
-//! [`PubSubReceipt`]: the receipt of a delivery, an id that is valid until the lease ends.
+//! [`PubSubRequests`]: the requests that settle a delivery, and their batches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,67 +11,42 @@ use super::publish::publish;
 use super::topic::{Topic, seconds};
 use crate::Error;
 use crate::batcher::BatchEntry;
-use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
+use crate::broker::{OutgoingMessage, QueueName};
+use crate::request_receipt::SettleRequests;
+use crate::requeues::PendingRequeues;
 use crate::step::DeliveryStep;
 
 /// Maximum number of receipts in a request, which may have half a megabyte.
 const BATCH_MAX: usize = 1_000;
 
-pub(super) struct PubSubReceipt {
+/// The requests for a delivery of a queue.
+pub(super) struct PubSubRequests {
     pub(super) client: Arc<PubSubClient>,
     /// Queue that the delivery came from.
     pub(super) queue_handle: Arc<QueueHandle>,
-    /// Taken by the method that settles the delivery.
-    pub(super) ack_id: Option<String>,
 }
 
-impl PubSubReceipt {
-    fn ack_id(&mut self) -> String {
-        self.ack_id.take().unwrap_or_else(|| unreachable!("settled once, by type"))
-    }
-}
-
-impl Receipt for PubSubReceipt {
-    fn ack(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let ack_id = self.ack_id();
+impl SettleRequests for PubSubRequests {
+    fn acknowledge(&self, ack_id: String) -> BoxFuture<'static, Result<(), Error>> {
         self.queue_handle.acks.submit(AckEntry(ack_id)).boxed()
     }
 
-    fn relay(
-        self: Box<Self>,
-        queue_name: QueueName,
-        next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), RelayError>> {
-        async move {
-            let results = publish(&self.client, &queue_name, vec![next]).await;
-            if let Err(error) = results.into_iter().collect::<Result<(), Error>>() {
-                return Err(RelayError { error, receipt: Some(self) });
-            }
-            Ok(self.ack().await?)
-        }
-        .boxed()
-    }
-
-    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let ack_id = self.ack_id();
-        self.queue_handle.leases.submit(LeaseEntry { ack_id, seconds: 0 }).boxed()
-    }
-
-    fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>> {
-        let Some(ack_id) = self.ack_id.clone() else {
-            return std::future::ready(Err(Error::Lost)).boxed();
-        };
-        let seconds = seconds(visibility);
+    fn lease(&self, ack_id: String, length: Span) -> BoxFuture<'static, Result<(), Error>> {
+        let seconds = seconds(length);
         self.queue_handle.leases.submit(LeaseEntry { ack_id, seconds }).boxed()
     }
-}
 
-impl Drop for PubSubReceipt {
-    fn drop(&mut self) {
-        if let Some(ack_id) = self.ack_id.take() {
-            let requeue = self.queue_handle.leases.submit(LeaseEntry { ack_id, seconds: 0 });
-            self.client.requeues.start(requeue);
-        }
+    fn publish(
+        &self,
+        queue_name: QueueName,
+        next: OutgoingMessage,
+    ) -> BoxFuture<'_, Result<(), Error>> {
+        async move { publish(&self.client, &queue_name, vec![next]).await.into_iter().collect() }
+            .boxed()
+    }
+
+    fn requeues(&self) -> &PendingRequeues {
+        &self.client.requeues
     }
 }
 

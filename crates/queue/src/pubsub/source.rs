@@ -6,10 +6,11 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 
 use super::attributes;
 use super::client::{PubSubClient, QueueHandle};
-use super::receipt::PubSubReceipt;
+use super::receipt::PubSubRequests;
 use crate::Error;
 use crate::broker::{ConsumeOptions, QueueName, ReceivedMessage};
 use crate::polling::Poller;
+use crate::request_receipt::RequestReceipt;
 
 /// Maximum number of messages per poll.
 const BATCH_MAX: usize = 1_000;
@@ -30,13 +31,12 @@ impl Poller for PubSubPoller {
         let visibility = self.options.visibility;
         async move {
             let received = queue_handle.topic.pull(max.min(BATCH_MAX), visibility).await?;
-            let receive = |native| ReceivedMessage {
-                incoming: attributes::read(&native),
-                receipt: Box::new(PubSubReceipt {
-                    client: client.clone(),
-                    queue_handle: queue_handle.clone(),
-                    ack_id: Some(native.ack_id),
-                }),
+            let receive = |native| {
+                let incoming = attributes::read(&native);
+                let (client, queue_handle) = (client.clone(), queue_handle.clone());
+                let requests = PubSubRequests { client, queue_handle };
+                let receipt = Box::new(RequestReceipt::new(requests, native.ack_id));
+                ReceivedMessage { incoming, receipt }
             };
             Ok(received.into_iter().map(receive).collect())
         }

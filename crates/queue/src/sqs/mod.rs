@@ -25,8 +25,9 @@ use crate::broker::{
 };
 use crate::polling::PollingSource;
 use crate::priority;
+use crate::request_receipt::RequestReceipt;
 use client::SqsClient;
-use receipt::SqsReceipt;
+use receipt::SqsRequests;
 use source::SqsPoller;
 
 /// Name of the broker in messages.
@@ -184,8 +185,8 @@ impl Broker for Sqs {
             let mut levels = priority::level_queues(queue_name.name()).into_iter();
             let of_level = levels.find(|level| level.name() == name).ok_or(Error::Lost)?;
             let (sqs, queue_handle) = (self.sqs.clone(), self.sqs.queue(&of_level).await?);
-            let handle = Some(handle.to_owned());
-            let receipt = SqsReceipt { sqs, queue_handle, handle, attributes: None };
+            let requests = SqsRequests { sqs, queue_handle, attributes: None };
+            let receipt = RequestReceipt::new(requests, handle.to_owned());
             // SQS returns a message only to those who receive it.
             Ok(ResumedMessage { incoming: None, receipt: Box::new(receipt) })
         }

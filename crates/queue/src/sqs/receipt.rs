@@ -1,4 +1,4 @@
-//! [`SqsReceipt`]: the receipt of a delivery, a receipt handle that is valid until the lease ends.
+//! [`SqsRequests`]: the requests that settle a delivery, and their batches.
 
 use std::sync::Arc;
 
@@ -16,78 +16,50 @@ use super::send::send;
 use super::{BATCH_MAX, LEASE_MAX, failure};
 use crate::Error;
 use crate::batcher::BatchEntry;
-use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
+use crate::broker::{OutgoingMessage, QueueName};
+use crate::request_receipt::SettleRequests;
+use crate::requeues::PendingRequeues;
 use crate::step::DeliveryStep;
 
-pub(super) struct SqsReceipt {
+/// The requests for a delivery of a queue.
+pub(super) struct SqsRequests {
     pub(super) sqs: Arc<SqsClient>,
     /// Queue that the delivery came from.
     pub(super) queue_handle: Arc<QueueHandle>,
-    /// Taken by the method that settles the delivery.
-    pub(super) handle: Option<String>,
     pub(super) attributes: Option<Attributes>,
 }
 
-impl SqsReceipt {
-    fn handle(&mut self) -> String {
-        self.handle.take().unwrap_or_else(|| unreachable!("settled once, by type"))
-    }
-}
-
-impl Receipt for SqsReceipt {
-    fn ack(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let handle = self.handle();
+impl SettleRequests for SqsRequests {
+    fn acknowledge(&self, handle: String) -> BoxFuture<'static, Result<(), Error>> {
         self.queue_handle.deletes.submit(DeleteEntry(handle)).boxed()
     }
 
-    fn relay(
-        self: Box<Self>,
+    fn lease(&self, handle: String, length: Span) -> BoxFuture<'static, Result<(), Error>> {
+        let seconds = seconds(length);
+        self.queue_handle.visibilities.submit(VisibilityEntry { handle, seconds }).boxed()
+    }
+
+    fn publish(
+        &self,
         queue_name: QueueName,
         next: OutgoingMessage,
-    ) -> BoxFuture<'static, Result<(), RelayError>> {
+    ) -> BoxFuture<'_, Result<(), Error>> {
         async move {
             let received_with = self.attributes.clone();
-            let results = send(&self.sqs, &queue_name, vec![(next, received_with)]).await;
-            if let Err(error) = results.into_iter().collect::<Result<(), Error>>() {
-                return Err(RelayError { error, receipt: Some(self) });
-            }
-            Ok(self.ack().await?)
+            let sent = send(&self.sqs, &queue_name, vec![(next, received_with)]).await;
+            sent.into_iter().collect()
         }
         .boxed()
     }
 
-    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
-        let handle = self.handle();
-        self.queue_handle.visibilities.submit(VisibilityEntry { handle, seconds: 0 }).boxed()
+    fn requeues(&self) -> &PendingRequeues {
+        &self.sqs.requeues
     }
 
-    fn extend(&self, visibility: Span) -> BoxFuture<'_, Result<(), Error>> {
-        let Some(handle) = self.handle.clone() else {
-            return std::future::ready(Err(Error::Lost)).boxed();
-        };
-        self.queue_handle
-            .visibilities
-            .submit(VisibilityEntry { handle, seconds: seconds(visibility) })
-            .boxed()
-    }
-
-    fn token(&self) -> Option<String> {
+    fn token(&self, handle: &str) -> Option<String> {
         // With the name: the queue of a priority level has a URL of its own.
         let name = self.queue_handle.queue.name.name();
-        self.handle.as_ref().map(|handle| format!("{name}|{handle}"))
-    }
-
-    fn detach(mut self: Box<Self>) {
-        self.handle = None;
-    }
-}
-
-impl Drop for SqsReceipt {
-    fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            let requeue = VisibilityEntry { handle, seconds: 0 };
-            self.sqs.requeues.start(self.queue_handle.visibilities.submit(requeue));
-        }
+        Some(format!("{name}|{handle}"))
     }
 }
 

@@ -6,11 +6,12 @@ use aws_sdk_sqs::types::{Message as Native, MessageSystemAttributeName};
 use futures_util::future::{BoxFuture, FutureExt as _};
 
 use super::client::{QueueHandle, SqsClient};
-use super::receipt::{SqsReceipt, seconds};
+use super::receipt::{SqsRequests, seconds};
 use super::{BATCH_MAX, attributes, failure};
 use crate::Error;
 use crate::broker::{ConsumeOptions, QueueName, ReceivedMessage};
 use crate::polling::Poller;
+use crate::request_receipt::RequestReceipt;
 
 pub(super) struct SqsPoller {
     pub(super) sqs: Arc<SqsClient>,
@@ -53,8 +54,7 @@ fn receive(
     let incoming = attributes::read(&native);
     let (handle, attributes) = (native.receipt_handle.take(), native.message_attributes.take());
     let (sqs, queue_handle) = (sqs.clone(), queue_handle.clone());
-    ReceivedMessage {
-        incoming,
-        receipt: Box::new(SqsReceipt { sqs, queue_handle, handle, attributes }),
-    }
+    let requests = SqsRequests { sqs, queue_handle, attributes };
+    let receipt = Box::new(RequestReceipt::new(requests, handle.unwrap_or_default()));
+    ReceivedMessage { incoming, receipt }
 }
