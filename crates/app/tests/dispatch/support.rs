@@ -1,4 +1,6 @@
-//! Shared setup of the dispatch tests: queues, store, providers and processes.
+//! Shared setup of the dispatch tests and the cloud tests: queues, store, providers and processes.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -31,6 +33,8 @@ pub(crate) enum Backend {
     Distant { _redis: Box<RedisServer>, proxy: DelayProxy },
     /// RabbitMQ and Redis, with a broker of its own that can be stopped.
     Own(Box<(Mutex<RabbitServer>, Mutex<RedisServer>)>),
+    /// The broker of a cloud, by its `queue` section, and Redis.
+    Cloud { queue: String, redis: Box<RedisServer> },
 }
 
 /// Test setup: queues, store, and a runtime for the servers of the test.
@@ -71,6 +75,16 @@ impl TestSetup {
         Self::on(name, backend, |runtime| connect(runtime, &url))
     }
 
+    /// The broker of a cloud, and Redis.
+    pub(crate) fn cloud(
+        name: &str,
+        queue: String,
+        broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>,
+    ) -> Self {
+        let redis = Box::new(RedisServer::start(Version::System, &[]));
+        Self::on(name, Backend::Cloud { queue, redis }, broker)
+    }
+
     fn on(name: &str, backend: Backend, broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let broker = broker(&runtime);
@@ -86,6 +100,7 @@ impl TestSetup {
             ),
             Backend::Shared(_) | Backend::Distant { .. } => rabbit(&RABBIT.url()),
             Backend::Own(servers) => rabbit(&lock(&servers.0).url()),
+            Backend::Cloud { queue, .. } => queue.clone(),
         };
         // Longer timeouts than in production: tests share the machine, and a call to the store that
         // times out may already be charged.
@@ -99,6 +114,7 @@ impl TestSetup {
             Backend::Shared(server) => redis(server.port),
             Backend::Distant { proxy, .. } => redis(proxy.port),
             Backend::Own(servers) => redis(lock(&servers.1).port),
+            Backend::Cloud { redis: server, .. } => redis(server.port),
         };
         format!("log: {{format: json}}\n{queue}{store}")
     }
@@ -147,7 +163,9 @@ impl TestSetup {
     pub(crate) fn ready_and_delayed(&self, queue: &str, delay: Span) -> (u64, u64) {
         let depth = self.depth(queue);
         let delayed = match &self.backend {
-            Backend::Alone(_) => depth.delayed.expect("it knows what waits"),
+            Backend::Alone(_) | Backend::Cloud { .. } => {
+                depth.delayed.expect("it knows what waits")
+            }
             // RabbitMQ reports the depth of a queue by name; an undeclared queue counts as empty.
             Backend::Shared(_) | Backend::Distant { .. } | Backend::Own(_) => {
                 let target = format!("{}-{queue}", self.name);

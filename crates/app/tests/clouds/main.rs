@@ -1,0 +1,44 @@
+//! End-to-end tests of the brokers of the clouds, each on its test server: dispatchers and workers
+//! under limits, and the crawler example, whose broker one variable selects. Everything is judged by the
+//! sets of job ids, because Pub/Sub does not tell how many messages a queue has.
+//!
+//! The tests of a broker are in the module of its name: `cargo xtask test pubsub` runs `pubsub`.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/proof.rs"]
+mod proof;
+#[path = "../dispatch/support.rs"]
+mod support;
+
+mod crawler;
+mod two_tiers;
+
+/// Makes a test of each scenario on each broker.
+macro_rules! on_clouds {
+    ($($cloud:ident: $($module:ident::$scenario:ident)*;)*) => {
+        $(mod $cloud {
+            $(#[test]
+            fn $scenario() {
+                crate::$module::$scenario(&crate::$module::$cloud(stringify!($scenario)));
+            })*
+        })*
+    };
+}
+
+on_clouds! {
+    pubsub:
+        two_tiers::half_goes_at_once_and_half_after_the_delay
+        two_tiers::a_bypassed_worker_keeps_the_limit
+        two_tiers::everything_succeeds_with_a_fixed_delay
+        two_tiers::everything_succeeds_booked
+        crawler::the_example_crawls_every_repository;
+    servicebus:
+        two_tiers::half_goes_at_once_and_half_after_the_delay
+        two_tiers::a_bypassed_worker_keeps_the_limit
+        two_tiers::everything_succeeds_with_a_fixed_delay
+        two_tiers::everything_succeeds_booked
+        crawler::the_example_crawls_every_repository;
+    sqs:
+        crawler::the_example_crawls_every_repository;
+}
