@@ -35,7 +35,10 @@ pub trait Broker: Send + Sync + 'static {
         _window: Span,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         let broker = self.capabilities().broker;
-        let cant = Error::Invalid(format!("{broker} has no deduplication: remove it"));
+        let cant = Error::Invalid(format!(
+            "{broker} can't remember the jobs that were sent: remove queue.deduplication; handlers \
+             get the job id as an idempotency key"
+        ));
         std::future::ready(vec![Err(cant); batch.len()]).boxed()
     }
 
@@ -48,7 +51,10 @@ pub trait Broker: Send + Sync + 'static {
         _job: &'a JobId,
     ) -> BoxFuture<'a, Result<u64, Error>> {
         let broker = self.capabilities().broker;
-        let cant = Error::Invalid(format!("{broker} can't cancel delayed messages"));
+        let cant = Error::Invalid(format!(
+            "{broker} can't find a delayed message before it is due: only the embedded queue and \
+             Service Bus cancel delayed messages"
+        ));
         std::future::ready(Err(cant)).boxed()
     }
 

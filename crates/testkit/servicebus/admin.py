@@ -32,6 +32,8 @@ def described(body):
         options["lock_s"] = seconds(duration)
     if count := text("MaxDeliveryCount"):
         options["max_deliveries"] = int(count)
+    if text("RequiresDuplicateDetection") == "true":
+        options["duplicates_s"] = seconds(text("DuplicateDetectionHistoryTimeWindow") or "PT10M")
     if size := text("MaxMessageSizeInKilobytes"):
         options["size_max"] = int(size) * 1024
     return options
@@ -45,11 +47,11 @@ def entry(queue):
     fields = {
         "LockDuration": f"PT{queue.lock_s:g}S",
         "MaxSizeInMegabytes": 1024,
-        "RequiresDuplicateDetection": "false",
+        "RequiresDuplicateDetection": "true" if queue.duplicates_s else "false",
         "RequiresSession": "false",
         "DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S",
         "DeadLetteringOnMessageExpiration": "false",
-        "DuplicateDetectionHistoryTimeWindow": "PT10M",
+        "DuplicateDetectionHistoryTimeWindow": f"PT{queue.duplicates_s or 600:g}S",
         "MaxDeliveryCount": queue.max_deliveries,
         "EnableBatchedOperations": "true",
         "MessageCount": active + scheduled,

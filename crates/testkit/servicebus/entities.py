@@ -33,8 +33,9 @@ class Item:
 class Queue:
     """A queue or its dead-letter subqueue."""
 
-    def __init__(self, name, journal, lock_s=60.0, max_deliveries=10, size_max=262_144, dead=None):
+    def __init__(self, name, journal, lock_s=60.0, max_deliveries=10, size_max=262_144, duplicates_s=0, dead=None):
         self.name, self.journal, self.dead = name, journal, dead
+        self.duplicates_s, self.seen = duplicates_s, {}  # message id -> instant at which it is forgotten
         self.lock_s, self.max_deliveries, self.size_max = lock_s, max_deliveries, size_max
         self.items = {}  # sequence number -> Item, in every state
         self.ready = []  # heap of sequence numbers
@@ -46,6 +47,8 @@ class Queue:
         """Stores a message, to be delivered at an instant in milliseconds if that is in the future."""
         item = Item(self.next_seq if seq is None else seq, message)
         self.next_seq = max(self.next_seq, item.seq + 1)
+        if self.is_duplicate(message) and seq is None:
+            return item
         self.items[item.seq] = item
         if seq is None:
             body = base64.b64encode(message.encode()).decode()
@@ -56,6 +59,16 @@ class Queue:
         else:
             heapq.heappush(self.ready, item.seq)
         return item
+
+    def is_duplicate(self, message):
+        """Returns true if the queue has seen the id of a message: it is accepted, and not stored."""
+        if not self.duplicates_s:
+            return False
+        now = now_ms()
+        self.seen = {known: until for known, until in self.seen.items() if until > now}
+        known = message.id in self.seen
+        self.seen.setdefault(message.id, now + self.duplicates_s * 1000)
+        return known
 
     def remove(self, item):
         """Deletes a message in any state."""

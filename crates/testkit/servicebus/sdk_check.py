@@ -149,6 +149,23 @@ def batches(bus, sender):
         assert receiver.peek_messages(1) == []
 
 
+def duplicates(bus, admin):
+    window = datetime.timedelta(minutes=5)
+    admin.create_queue("once", requires_duplicate_detection=True, duplicate_detection_history_time_window=window)
+    found = admin.get_queue("once")
+    assert (found.requires_duplicate_detection, found.duplicate_detection_history_time_window) == (True, window), found
+    with bus.get_queue_sender("once") as sender, bus.get_queue_receiver("once") as receiver:
+        for name in ["a", "b", "a"]:
+            sender.send_messages(ServiceBusMessage(name, message_id=name))
+        first, second = one(receiver), one(receiver)
+        assert (first.message_id, second.message_id) == ("a", "b"), (first, second)
+        receiver.complete_message(first)
+        receiver.complete_message(second)
+        sender.send_messages(ServiceBusMessage("a", message_id="a"))
+        assert receiver.peek_messages(1) == []
+    admin.delete_queue("once")
+
+
 def refusals(bus):
     fails(MessagingEntityNotFoundError, lambda: bus.get_queue_sender("missing").__enter__())
     wrong = client((KEY[0], "d3Jvbmc="))
@@ -172,6 +189,7 @@ def main():
             locks(sender, receiver, dead)
             scheduling(sender, receiver, admin)
         batches(bus, sender)
+        duplicates(bus, admin)
         refusals(bus)
     print("passed")
 

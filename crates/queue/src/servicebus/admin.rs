@@ -28,15 +28,30 @@ pub(super) struct Counts {
     pub(super) dead: u64,
 }
 
-/// Creates a queue.
-pub(super) async fn create(connection: &BusConnection, queue: &str) -> Result<(), Error> {
+/// Creates a queue that drops messages whose id it has seen in the last `deduplication`; zero for one
+/// that keeps all.
+pub(super) async fn create(
+    connection: &BusConnection,
+    queue: &str,
+    deduplication: Span,
+) -> Result<(), Error> {
     check_name(queue)?;
+    let (detects, window) = match deduplication {
+        Span::ZERO => ("", String::new()),
+        window => (
+            "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>",
+            format!(
+                "<DuplicateDetectionHistoryTimeWindow>PT{}S</DuplicateDetectionHistoryTimeWindow>",
+                window.as_secs_ceil()
+            ),
+        ),
+    };
     let lock = connection.options.lock.clamp(Span::from_secs(5), LOCK_MAX).as_secs_ceil();
     let body = format!(
         "<entry xmlns=\"{ATOM}\"><content type=\"application/xml\">\
          <QueueDescription xmlns=\"{SERVICE_BUS}\"><LockDuration>PT{lock}S</LockDuration>\
-         <DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>\
-         <MaxDeliveryCount>{DELIVERIES_MAX}</MaxDeliveryCount></QueueDescription></content></entry>"
+         {detects}<DeadLetteringOnMessageExpiration>true</DeadLetteringOnMessageExpiration>\
+         {window}<MaxDeliveryCount>{DELIVERIES_MAX}</MaxDeliveryCount></QueueDescription></content></entry>"
     );
     let (status, answer) = send(connection, Method::PUT, queue, body).await?;
     match status {
@@ -49,16 +64,59 @@ pub(super) async fn create(connection: &BusConnection, queue: &str) -> Result<()
 
 /// Counts the messages of a queue.
 pub(super) async fn counts(connection: &BusConnection, queue: &str) -> Result<Counts, Error> {
-    let (status, answer) = send(connection, Method::GET, queue, String::new()).await?;
-    let missing = || Error::NoQueue { queue: queue.to_owned() };
-    if status == StatusCode::NOT_FOUND {
-        return Err(missing());
-    }
-    if !status.is_success() {
-        return Err(unavailable(format!("can't count queue {queue}: {status}: {answer}")));
-    }
     // An unknown queue is an empty list.
-    read_counts(&answer).ok_or_else(missing)
+    let answer = describe(connection, queue).await?;
+    read_counts(&answer).ok_or_else(|| Error::NoQueue { queue: queue.to_owned() })
+}
+
+/// Returns the time for which a queue drops messages whose id it has seen; zero if it drops none.
+pub(super) async fn deduplication(connection: &BusConnection, queue: &str) -> Result<Span, Error> {
+    let answer = describe(connection, queue).await?;
+    read_deduplication(&answer).ok_or_else(|| Error::NoQueue { queue: queue.to_owned() })
+}
+
+/// Returns the description of a queue.
+async fn describe(connection: &BusConnection, queue: &str) -> Result<String, Error> {
+    let (status, answer) = send(connection, Method::GET, queue, String::new()).await?;
+    match status {
+        StatusCode::NOT_FOUND => Err(Error::NoQueue { queue: queue.to_owned() }),
+        status if status.is_success() => Ok(answer),
+        status => Err(unavailable(format!("can't describe queue {queue}: {status}: {answer}"))),
+    }
+}
+
+fn read_deduplication(answer: &str) -> Option<Span> {
+    let document = roxmltree::Document::parse(answer).ok()?;
+    let read = |name: &str| {
+        document.descendants().find(|node| node.tag_name().name() == name)?.text().map(str::trim)
+    };
+    match read("RequiresDuplicateDetection")? {
+        "true" => read_duration(read("DuplicateDetectionHistoryTimeWindow")?),
+        _ => Some(Span::ZERO),
+    }
+}
+
+/// Reads a duration of ISO 8601 in whole seconds, such as `P1DT12H` or `PT10M`.
+fn read_duration(text: &str) -> Option<Span> {
+    let mut seconds = 0_u64;
+    let mut number = String::new();
+    for c in text.strip_prefix('P')?.chars() {
+        let unit = match c {
+            'T' => continue,
+            'D' => 86_400,
+            'H' => 3_600,
+            'M' => 60,
+            'S' => 1,
+            digit => {
+                number.push(digit);
+                continue;
+            }
+        };
+        let whole = number.split('.').next().unwrap_or_default();
+        seconds = seconds.checked_add(whole.parse::<u64>().ok()?.checked_mul(unit)?)?;
+        number.clear();
+    }
+    Some(Span::from_secs(seconds))
 }
 
 fn read_counts(answer: &str) -> Option<Counts> {
@@ -140,6 +198,29 @@ mod tests {
         for other in ["", "<feed/>", "not XML"] {
             assert_eq!(read_counts(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_window_of_duplicates_is_read() {
+        let answer = |detects: &str, window: &str| {
+            format!(
+                "<entry xmlns='{ATOM}'><content><QueueDescription xmlns='{SERVICE_BUS}'>\
+                 <RequiresDuplicateDetection>{detects}</RequiresDuplicateDetection>\
+                 <DuplicateDetectionHistoryTimeWindow>{window}</DuplicateDetectionHistoryTimeWindow>\
+                 </QueueDescription></content></entry>"
+            )
+        };
+        for (detects, window, seconds) in [
+            ("false", "PT10M", 0),
+            ("true", "PT10M", 600),
+            ("true", "P1DT2H3M4S", 93_784),
+            ("true", "PT20.5S", 20),
+        ] {
+            let found = read_deduplication(&answer(detects, window));
+            assert_eq!(found, Some(Span::from_secs(seconds)), "{window}");
+        }
+        assert_eq!(read_deduplication("<feed/>"), None);
+        assert_eq!(read_deduplication(&answer("true", "ten minutes")), None);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use sluicegate_core::Span;
+use tracing::warn;
 
 use crate::body_fields::BodyFields;
 use crate::broker::{
@@ -144,6 +145,33 @@ impl ServiceBus {
         Ok(counts)
     }
 
+    /// Checks that a queue detects duplicates for this time. An identity that may not use the management
+    /// API can't check it.
+    async fn check_detection(&self, queue: &BusQueue, window: Span) -> Result<(), Error> {
+        let name = queue.address();
+        match admin::deduplication(&self.bus.connection, name).await {
+            Ok(found) if found.as_secs_ceil() == window.as_secs_ceil() => Ok(()),
+            Ok(found) => {
+                let found = match found {
+                    Span::ZERO => "it does not detect duplicates".to_owned(),
+                    found => format!("it detects duplicates for {found}"),
+                };
+                let seconds = window.as_secs_ceil();
+                let detail = format!(
+                    "{found}, and queue.deduplication is {window}: change that, or create the queue \
+                     with `az servicebus queue create --duplicate-detection true \
+                     --duplicate-detection-history-time-window PT{seconds}S`"
+                );
+                Err(Error::Unusable { queue: name.to_owned(), detail })
+            }
+            Err(Error::Refused { .. }) => {
+                warn!(queue = name, "deduplication not checked: that needs the right Manage");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Cancels the scheduled messages of a job, or of all jobs. Returns their number.
     async fn cancel_scheduled(&self, queue: &BusQueue, job: Option<&JobId>) -> Result<u64, Error> {
         let is_wanted = |message: &NativeMessage| {
@@ -188,6 +216,24 @@ impl Broker for ServiceBus {
     ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         let batch = batch.into_iter().map(|outgoing| (outgoing, None)).collect();
         publish::publish(&self.bus, queue_name, batch).boxed()
+    }
+
+    /// Service Bus itself drops a message whose id, the job and its hop, it has seen. A retry or a
+    /// replayed dead letter has another hop.
+    fn publish_once<'a>(
+        &'a self,
+        queue_name: &'a QueueName,
+        batch: Vec<OutgoingMessage>,
+        window: Span,
+    ) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        async move {
+            let queue = &self.bus.queue(queue_name).queue;
+            match queue.detection.get_or_try_init(|| self.check_detection(queue, window)).await {
+                Ok(()) => self.publish(queue_name, batch).await,
+                Err(error) => vec![Err(error); batch.len()],
+            }
+        }
+        .boxed()
     }
 
     fn consume<'a>(
@@ -260,7 +306,11 @@ impl Broker for ServiceBus {
             if self.bus.queue(queue_name).queue.is_subqueue() {
                 return Ok(());
             }
-            admin::create(&self.bus.connection, queue_name.name()).await
+            let deduplication = match queue_name {
+                QueueName::Live(_) => self.bus.connection.options.deduplication,
+                QueueName::Dead(_) => Span::ZERO,
+            };
+            admin::create(&self.bus.connection, queue_name.name(), deduplication).await
         }
         .boxed()
     }

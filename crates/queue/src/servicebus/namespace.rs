@@ -30,6 +30,9 @@ pub struct Options {
     /// Lock duration of the queues that we create. A consumer that dies holds its messages for so
     /// long; one that lives renews its locks.
     pub lock: Span,
+    /// Time for which the queues that we create drop messages whose id they have seen. Default: zero,
+    /// which turns it off.
+    pub deduplication: Span,
     /// Lifetime of the tokens that are made from a key.
     pub token_lifetime: Span,
 }
@@ -56,6 +59,7 @@ impl Options {
             credential,
             admin_url: None,
             lock: Span::from_secs(60),
+            deduplication: Span::ZERO,
             token_lifetime: Span::from_secs(3_600),
         }
     }

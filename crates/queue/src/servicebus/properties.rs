@@ -10,6 +10,7 @@ use fe2o3_amqp::types::messaging::{
 use fe2o3_amqp::types::primitives::{
     Binary, SimpleValue, Symbol, Timestamp as AmqpTimestamp, Value,
 };
+use sha2::{Digest as _, Sha256};
 use sluicegate_core::Timestamp;
 
 use super::management::millis;
@@ -56,14 +57,22 @@ pub(super) fn size(message: &Message) -> usize {
     message.body.len() + headers + envelope::write(message).len() + OVERHEAD
 }
 
+/// Returns the message id: the job and the hop, or a hash of them if they are too long. It is the same
+/// for the same message, so that a queue that detects duplicates recognises it.
+fn message_id(message: &Message) -> String {
+    let id = message.id().to_string();
+    if id.len() <= ID_MAX {
+        return id;
+    }
+    Sha256::digest(id).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Encodes a message. Properties that it was received with are passed on.
 pub(super) fn write(next: &OutgoingMessage, received_with: Option<&ReceivedWith>) -> Native<Data> {
     let OutgoingMessage { message, delay } = next;
     let mut properties = received_with.map(|with| with.properties.clone()).unwrap_or_default();
     // A new id for each hop: a queue that detects duplicates would drop a message with a known id.
-    let id = message.id().to_string();
-    let id = if id.len() <= ID_MAX { id } else { uuid::Uuid::new_v4().to_string() };
-    properties.message_id = Some(MessageId::String(id));
+    properties.message_id = Some(MessageId::String(message_id(message)));
     properties.content_type = message.content_type.as_deref().map(Symbol::from);
     properties.subject.clone_from(&message.kind);
     let mut application = ApplicationProperties::default();

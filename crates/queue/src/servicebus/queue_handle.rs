@@ -11,7 +11,7 @@ use fe2o3_amqp::types::messaging::Outcome;
 use fe2o3_amqp::{Receiver, Sender};
 use fe2o3_amqp_management::MgmtClient;
 use fe2o3_amqp_management::error::Error as RequestError;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use super::connection::{BusConnection, OpenConnection};
 use super::failure;
@@ -39,6 +39,8 @@ pub(super) struct BusQueue {
     pub(super) name: QueueName,
     pub(super) sender: Mutex<Option<OpenSender>>,
     manager: Mutex<Option<(Arc<OpenConnection>, MgmtClient)>>,
+    /// Set when the queue is known to detect duplicates.
+    pub(super) detection: OnceCell<()>,
 }
 
 /// A sender and its connection.
@@ -59,8 +61,9 @@ pub(super) struct QueueHandle {
 
 impl QueueHandle {
     pub(super) fn new(connection: Arc<BusConnection>, name: &QueueName) -> Self {
-        let (sender, manager) = (Mutex::default(), Mutex::default());
-        let queue = Arc::new(BusQueue { connection, name: name.clone(), sender, manager });
+        let (sender, manager, detection) = Default::default();
+        let queue =
+            Arc::new(BusQueue { connection, name: name.clone(), sender, manager, detection });
         let settlements = Batcher::start(&queue, REQUESTS_MAX);
         let leases = Leases::start(&queue);
         Self { queue, settlements, leases }

@@ -4,6 +4,7 @@ mod compatibility;
 mod crash;
 mod dead_letters;
 mod double;
+mod duplicates;
 mod kills;
 mod leases;
 mod login;

@@ -1,0 +1,81 @@
+//! Deduplication by job id, which Service Bus does itself.
+
+use sluicegate_core::Span;
+use sluicegate_queue::servicebus::Options as BusOptions;
+use sluicegate_queue::{
+    DeadLetterFilter, DeadLetterReason, DeliveryTime, Error, JobId, Message, Options, Queue,
+};
+use sluicegate_testkit::queue::run;
+
+use crate::support::{broker, calm, options};
+
+const WINDOW: Span = Span::from_secs(60);
+
+fn job(id: &str) -> Message {
+    Message::of_job(JobId::try_from(id.to_owned()).expect("a job id"), "{}")
+}
+
+fn open(name: &str, deduplication: Span) -> Queue {
+    let broker = broker(BusOptions { deduplication, ..options(calm()) });
+    Queue::new(broker, name, Options { deduplication, ..Options::default() })
+}
+
+async fn ready(queue: &Queue) -> u64 {
+    queue.depth().await.expect("a depth").ready
+}
+
+#[test]
+fn a_job_is_sent_once_within_the_window() {
+    run(async {
+        let queue = open("once", WINDOW);
+        queue.create().await.expect("created");
+        let long = "x".repeat(200);
+        for id in ["a", "b", "a", &long, &long] {
+            queue.send(job(id)).await.expect("sent");
+        }
+        assert_eq!(ready(&queue).await, 3, "a, b and the long one");
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        for _ in 0..3 {
+            let delivery = consumer.receive_one().await.expect("received");
+            delivery.ack().await.expect("acknowledged");
+        }
+        queue.send(job("a")).await.expect("sent");
+        assert_eq!(ready(&queue).await, 0, "also after it is done");
+    });
+}
+
+/// A message that is passed on, retried or replayed is no second job.
+#[test]
+fn only_what_producers_send_is_a_duplicate() {
+    run(async {
+        let queue = open("once-and-again", WINDOW);
+        queue.create().await.expect("created");
+        queue.send(job("a")).await.expect("sent");
+        let mut consumer = queue.consume(1).await.expect("a consumer");
+        let delivery = consumer.receive_one().await.expect("received");
+        delivery.retry(DeliveryTime::Now).await.expect("retried");
+        let delivery = consumer.receive_one().await.expect("retried");
+        delivery.defer(DeliveryTime::After(Span::from_millis(100))).await.expect("deferred");
+        let delivery = consumer.receive_one().await.expect("deferred");
+        delivery.dead_letter(DeadLetterReason::new("broken")).await.expect("dead-lettered");
+        let letters = queue.dead_letters();
+        let replayed = letters.replay(&DeadLetterFilter::default(), 1, |_| {}).await;
+        assert_eq!(replayed, Ok(1));
+        let delivery = consumer.receive_one().await.expect("replayed");
+        assert_eq!(delivery.message().meta.job.as_str(), "a");
+        delivery.ack().await.expect("acknowledged");
+    });
+}
+
+#[test]
+fn a_queue_that_detects_no_duplicates_is_refused() {
+    run(async {
+        open("keeps-all", Span::ZERO).create().await.expect("created");
+        let sent = open("keeps-all", WINDOW).send(job("a")).await;
+        let Err(Error::Unusable { queue, detail }) = sent else { panic!("{sent:?}") };
+        assert_eq!(queue, "keeps-all");
+        assert!(detail.contains("does not detect duplicates"), "{detail}");
+        assert!(detail.contains("PT60S"), "{detail}");
+        assert_eq!(ready(&open("keeps-all", Span::ZERO)).await, 0, "nothing was sent");
+    });
+}
