@@ -61,6 +61,13 @@ impl Consumer {
         }
     }
 
+    /// Takes back deliveries that its caller has no room for: they are handed out again, or requeued
+    /// when the consumer is dropped.
+    pub(crate) fn put_back(&mut self, deliveries: Vec<Delivery>) {
+        let now = self.queue.inner.clock.now();
+        self.held.splice(0..0, deliveries.into_iter().map(|delivery| (now, delivery)));
+    }
+
     fn take_due(&mut self, max: usize) -> Vec<Delivery> {
         let now = self.queue.inner.clock.now();
         let due = self.held.extract_if(.., |(at, _)| *at <= now).take(max);

@@ -56,18 +56,30 @@ pub(super) enum Found {
     Elsewhere(String),
 }
 
-/// Room for leases that a receive may add.
+/// Room for leases that a receive may add. A waiting receive has room for one, so that idle clients
+/// leave the rest to others.
 pub(super) struct LeasePermits(OwnedSemaphorePermit);
 
 impl LeasePermits {
-    /// Returns the number of leases.
-    pub(super) fn count(&self) -> usize {
-        self.0.num_permits()
+    /// Grows to room for `wanted` leases, or for as many as there is room for. Returns the number.
+    pub(super) fn grow(&mut self, wanted: usize) -> usize {
+        loop {
+            let free = self.0.semaphore().available_permits();
+            let missing = wanted.saturating_sub(self.0.num_permits()).min(free);
+            if missing == 0 {
+                return self.0.num_permits();
+            }
+            let count = u32::try_from(missing).unwrap_or(u32::MAX);
+            // Others may have taken some in between.
+            if let Ok(more) = self.0.semaphore().clone().try_acquire_many_owned(count) {
+                self.0.merge(more);
+            }
+        }
     }
 
-    /// Returns the room for one of them.
+    /// Returns the room for one lease.
     pub(super) fn take_one(&mut self) -> OwnedSemaphorePermit {
-        self.0.split(1).unwrap_or_else(|| unreachable!("a receive returns at most its maximum"))
+        self.0.split(1).unwrap_or_else(|| unreachable!("a receive returns what there is room for"))
     }
 }
 
@@ -103,14 +115,15 @@ impl LeaseTable {
         self.lock().by_id.values().filter(of_queue).count()
     }
 
-    /// Reserves room for up to `max` leases, at least one.
-    pub(super) fn reserve(&self, max: usize) -> Result<LeasePermits, LeaseError> {
-        let wanted = max.max(1).min(self.permits.available_permits().max(1));
-        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-        let reserve = |count| self.permits.clone().try_acquire_many_owned(count);
-        // Others may have reserved some in between.
-        let permits = reserve(wanted).or_else(|_| reserve(1));
-        permits.map(LeasePermits).map_err(|_| LeaseError::TooMany { max: self.leases_max })
+    /// Reserves room for one lease.
+    pub(super) fn reserve(&self) -> Result<LeasePermits, LeaseError> {
+        let permit = self.permits.clone().try_acquire_owned();
+        permit.map(LeasePermits).map_err(|_| LeaseError::TooMany { max: self.leases_max })
+    }
+
+    /// Returns the number of leases for which there is room that no receive has reserved.
+    pub(super) fn room(&self) -> usize {
+        self.permits.available_permits()
     }
 
     /// Adds a lease.

@@ -36,7 +36,7 @@ pub use handle::LeaseHandle;
 use crate::broker::{ConsumeOptions, LeaseKind, Receipt, ResumedMessage};
 use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, Message, MessageId, Queue};
 use idle_consumers::IdleConsumers;
-use lease_table::{Found, LeaseTable};
+use lease_table::{Found, LeasePermits, LeaseTable};
 
 /// Time that a receive waits in addition to what its client asks for: a broker that pushes messages
 /// needs a moment to do so.
@@ -230,7 +230,7 @@ impl RemoteQueues {
         name: &str,
         request: ReceiveRequest,
     ) -> Result<Vec<LeasedMessage>, LeaseError> {
-        let mut permits = self.table.reserve(request.max)?;
+        let mut permits = self.table.reserve()?;
         let queue = self.opener.open(name).await?;
         let lease = request.lease.unwrap_or(queue.visibility());
         let mut stopped = self.stopped.subscribe();
@@ -238,7 +238,7 @@ impl RemoteQueues {
             // A node that is stopping starts no poll, which would lease messages for nobody.
             biased;
             _ = stopped.wait_for(|stopped| *stopped) => return Ok(Vec::new()),
-            received = self.take(&queue, permits.count(), request.wait, lease) => received?,
+            received = self.take(&queue, &mut permits, request, lease) => received?,
         };
         let Received { deliveries, since } = received;
         let until = since + lease;
@@ -247,14 +247,15 @@ impl RemoteQueues {
         Ok(deliveries.into_iter().map(lease).collect())
     }
 
-    /// Waits for messages. Creates the queue if that is configured.
+    /// Waits for messages, as many as there is room for. Creates the queue if that is configured.
     async fn take(
         &self,
         queue: &Queue,
-        max: usize,
-        wait: Span,
+        permits: &mut LeasePermits,
+        ReceiveRequest { max, wait, .. }: ReceiveRequest,
         lease: Span,
     ) -> Result<Received, LeaseError> {
+        let max = max.min(self.table.room().saturating_add(1));
         let started = self.clock.now();
         let poll = Span::from_secs(wait.as_micros() / 1_000_000).min(ConsumeOptions::WAIT_MAX);
         let times = (poll, lease);
@@ -280,7 +281,13 @@ impl RemoteQueues {
                 let Ok(more) = tokio::time::timeout(GATHER, more).await else { break };
                 deliveries.extend(more?);
             }
-        } else if !*self.stopped.borrow() {
+        }
+        // Other receives may have taken the room meanwhile.
+        let room = permits.grow(deliveries.len());
+        if deliveries.len() > room {
+            consumer.put_back(deliveries.split_off(room));
+        }
+        if queue.capabilities().lease != LeaseKind::Connection && !*self.stopped.borrow() {
             self.idle.put(queue.name(), times, consumer, self.clock.now());
         }
         Ok(Received { deliveries, since })

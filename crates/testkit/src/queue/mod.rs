@@ -235,6 +235,7 @@ macro_rules! queue_suite {
             a_lease_is_settled_on_another_node_where_the_broker_can
             a_lease_that_ends_is_lost
             open_leases_are_bounded
+            an_idle_receive_leaves_room_for_others
             a_waiting_client_gets_what_is_sent_later
             a_node_that_stops_requeues_what_its_clients_hold
         }

@@ -166,6 +166,33 @@ pub async fn open_leases_are_bounded<S: QueueSubject>() {
     assert_eq!(node.try_receive(5, WAIT).await.expect("received").len(), 1);
 }
 
+pub async fn an_idle_receive_leaves_room_for_others<S: QueueSubject>() {
+    let bench = QueueBench::<S>::new().await;
+    let node = RemoteNode::new(&bench, 3);
+    let mut idle = std::pin::pin!(node.try_receive(3, WAIT));
+    assert!(idle.as_mut().now_or_never().is_none(), "nothing is there");
+    assert_eq!(node.try_receive(3, Span::ZERO).await, Ok(Vec::new()), "and there is room");
+    bench.send(&["a", "b", "c", "d"]).await;
+    let (idle, other) = tokio::join!(idle, node.try_receive(3, WAIT));
+    // The second finds no room if the first was faster.
+    let mut leased = idle.expect("received");
+    leased.extend(other.unwrap_or_default());
+    while leased.len() < 3 {
+        leased.extend(node.try_receive(3, WAIT).await.expect("received"));
+    }
+    assert_eq!((leased.len(), node.queues.open_leases()), (3, 3), "no more than the maximum");
+    for leased in leased {
+        node.settle(&leased.handle, LeaseAction::Ack).await.expect("acknowledged");
+    }
+    // A message for which there was no room is delivered to the next one.
+    let last = loop {
+        if let Some(last) = node.try_receive(3, WAIT).await.expect("received").pop() {
+            break last;
+        }
+    };
+    assert_eq!(node.settle(&last.handle, LeaseAction::Ack).await, Ok(false));
+}
+
 pub async fn a_waiting_client_gets_what_is_sent_later<S: QueueSubject>() {
     let bench = QueueBench::<S>::new().await;
     let node = RemoteNode::new(&bench, 10);
