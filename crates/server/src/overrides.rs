@@ -84,7 +84,7 @@ pub struct OverrideDocument {
 
 /// One text or a list of texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "must be a string or an array of strings")]
 pub(crate) enum OneOrMore {
     /// A single text.
     One(String),
@@ -95,7 +95,7 @@ pub(crate) enum OneOrMore {
 /// Deserializes the limit of an override; a ban may be written as the number 0.
 fn limit<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<OneOrMore, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "must be a limit such as \"100/h\", an array of limits, or 0")]
     enum Limit {
         Number(u64),
         Text(OneOrMore),

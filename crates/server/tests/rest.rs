@@ -209,7 +209,7 @@ async fn bad_input_is_refused_by_name_and_consumes_nothing() {
     let table: Vec<(&str, String, &str)> = vec![
         ("nothing", String::new(), "the body is not valid JSON"),
         ("half an object", "{\"userId\":".into(), "the body is not valid JSON"),
-        ("a list", "[]".into(), "expected an object"),
+        ("a list", "[]".into(), "must be an object"),
         ("nan", "{\"userId\":NaN}".into(), "the body is not valid JSON"),
         ("nesting", deep, "userId: must be a string, not a list"),
         ("no user", "{\"modelId\":\"m\"}".into(), "userId: is required"),

@@ -115,18 +115,71 @@ pub(super) fn requests(body: &[u8]) -> Result<Vec<request::Request>, Problem> {
 
 fn syntax(error: serde_json::Error) -> Problem {
     match error.classify() {
-        serde_json::error::Category::Data => Problem::bad_request(without_place(&error)),
+        serde_json::error::Category::Data => {
+            let text = without_place(&error);
+            let subject = if text.starts_with("must be ") { "the body " } else { "" };
+            Problem::bad_request(format!("{subject}{text}"))
+        }
         _ => Problem::bad_request(format!("the body is not valid JSON: {error}")),
     }
 }
 
-/// Removes the position at the end of a serde_json message, which is redundant next to the field
-/// name.
+/// Returns the message of a serde_json error in the words of JSON, without its position, which is
+/// redundant next to the field name.
 fn without_place(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
+    let text = text.rfind(" at line ").map_or(text.as_str(), |end| &text[..end]);
+    in_json_words(text)
+}
+
+/// Replaces the names of Rust types in a message of serde: `invalid type: map, expected a string`
+/// becomes `must be a string, not an object`.
+fn in_json_words(text: &str) -> String {
+    if let Some(variant) = text.strip_prefix("unknown variant ") {
+        return format!("unknown value {variant}");
+    }
+    // The value may contain the word, and what is expected does not.
+    let split = |kind: &str| text.strip_prefix(kind)?.rsplit_once(", expected ");
+    if let Some((found, expected)) = split("invalid type: ").or_else(|| split("invalid value: ")) {
+        return format!("must be {}, not {}", expected_word(expected), found_word(found));
+    }
+    if let Some((length, expected)) = split("invalid length ") {
+        return format!("must be {}, not an array of {length} entries", expected_word(expected));
+    }
+    text.to_owned()
+}
+
+fn expected_word(expected: &str) -> &str {
+    let numbers = ["u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize"];
+    match expected {
+        "a sequence" => "an array",
+        "a map" => "an object",
+        "f32" | "f64" => "a number",
+        "any valid JSON value" => "JSON",
+        _ if numbers.contains(&expected) => "a whole number",
+        _ if expected.starts_with("struct ") => "an object",
+        _ if expected.starts_with("enum ") || expected.starts_with("variant ") => "a string",
+        _ if expected.starts_with("tuple ") => "an array",
+        other => other,
+    }
+}
+
+fn found_word(found: &str) -> String {
+    let bare = |text: &str| text.trim_matches('`').to_owned();
+    match found.split_once(' ') {
+        None => match found {
+            "sequence" => "an array".to_owned(),
+            "map" => "an object".to_owned(),
+            other => other.to_owned(),
+        },
+        Some(("integer", number)) => format!("the number {}", bare(number)),
+        Some(("floating", number)) => {
+            format!("the number {}", bare(number.trim_start_matches("point ")))
+        }
+        Some(("boolean", word)) => bare(word),
+        Some(("string", text)) => format!("the string {text}"),
+        Some(("unit", _)) => "null".to_owned(),
+        Some(_) => found.to_owned(),
     }
 }
 
@@ -258,8 +311,8 @@ mod tests {
         {
             assert!(detail(body.as_bytes()).starts_with("the body is not valid JSON"), "{body:?}");
         }
-        assert!(detail(b"[]").contains("expected an object with string fields"));
-        assert!(detail(b"\"x\"").contains("expected an object with string fields"));
+        assert!(detail(b"[]").starts_with("the body must be an object with string fields"));
+        assert!(detail(b"\"x\"").ends_with("not the string \"x\""), "{}", detail(b"\"x\""));
         assert!(detail(b"{\"a\":\"\xff\"}").starts_with("the body is not valid JSON"));
         let deep = format!("{{\"userId\":{}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
         assert!(detail(deep.as_bytes()).contains("must be a string"));
@@ -273,5 +326,38 @@ mod tests {
         );
         assert_eq!(detail(br#"{"userId":"\u0000"}"#), "userId: contains a NUL byte");
         assert_eq!(detail(br#"{"userId":"a","userId":"b"}"#), "userId: is given twice");
+    }
+
+    #[test]
+    fn a_wrong_type_is_named_in_the_words_of_json() {
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "only the errors matter")]
+        struct Wanted {
+            count: Option<u16>,
+            list: Option<Vec<String>>,
+            map: Option<std::collections::BTreeMap<String, String>>,
+            share: Option<f64>,
+            inner: Option<Box<Wanted>>,
+        }
+        for (body, words) in [
+            ("7", "the body must be an object, not the number 7"),
+            ("null", "the body must be an object, not null"),
+            ("[]", "the body must be an object, not an array of 0 entries"),
+            ("{\"count\": -1}", "count: must be a whole number, not the number -1"),
+            ("{\"count\": 1.5}", "count: must be a whole number, not the number 1.5"),
+            (
+                "{\"list\": \"a, expected b\"}",
+                "list: must be an array, not the string \"a, expected b\"",
+            ),
+            ("{\"list\": [{}]}", "list[0]: must be a string, not an object"),
+            ("{\"map\": true}", "map: must be an object, not true"),
+            ("{\"map\": {\"a\": []}}", "map.a: must be a string, not an array"),
+            ("{\"share\": \"x\"}", "share: must be a number, not the string \"x\""),
+            ("{\"inner\": {\"inner\": 1}}", "inner.inner: must be an object, not the number 1"),
+        ] {
+            let problem = shaped::<Wanted>(body.as_bytes()).expect_err("a wrong type");
+            let problem = serde_json::to_value(problem).expect("JSON");
+            assert_eq!(problem["detail"], words);
+        }
     }
 }
