@@ -81,6 +81,7 @@ impl Queues {
                 options.transport =
                     if *websockets { Transport::WebSockets } else { Transport::Tcp };
                 options.admin_url.clone_from(admin_url);
+                options.deduplication = config.deduplication;
                 Arc::new(ServiceBus::connect(options).await?)
             }
             QueueBroker::Sqs { endpoint, region } => {
@@ -251,6 +252,41 @@ impl MissingQueue {
         match options.broker {
             QueueBroker::Embedded { .. } => Self::Create,
             _ => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_queue::servicebus::Options;
+
+    /// `check` and the adapter read a connection string each on their own.
+    #[test]
+    fn a_connection_string_that_is_refused_at_the_start_is_refused_by_check() {
+        let end = "SharedAccessKeyName=a;SharedAccessKey=geheim";
+        for (text, is_valid) in [
+            (format!("Endpoint=sb://ns.servicebus.windows.net/;{end}"), true),
+            (format!("endpoint = sb://localhost:5672 ; {end} ; UseDevelopmentEmulator=true"), true),
+            ("Endpoint=sb://h;SharedAccessSignature=sr=x&sig=y".to_owned(), true),
+            (end.to_owned(), false),
+            (format!("Endpoint=sb://;{end}"), false),
+            (format!("Endpoint=sb://h:x;{end}"), false),
+            (format!("Endpoint=sb://h:70000;{end}"), false),
+            ("Endpoint=sb://h;SharedAccessKey=geheim".to_owned(), false),
+            ("Endpoint=sb://h;SharedAccessKeyName=a".to_owned(), false),
+            ("Endpoint=sb://h;SharedAccessKeyName=a;SharedAccessKey=".to_owned(), false),
+            (format!("Endpoint=sb://h;{end};EntityPath=jobs"), false),
+        ] {
+            let read = Options::from_connection_string(&text);
+            assert_eq!(read.is_ok(), is_valid, "{text}");
+            let file = format!("queue:\n  kind: servicebus\n  connection_string: '{text}'\n");
+            let checked = sluicegate_config::load("file", &file, &|_| None);
+            let said = checked.err().map(|problems| problems.to_string());
+            assert_eq!(said.is_none(), is_valid, "{text}");
+            if let Some(said) = said {
+                assert!(said.starts_with("file:3:22: queue.connection_string: "), "{said}");
+                assert!(!said.contains("geheim"), "{said}");
+            }
         }
     }
 }

@@ -180,6 +180,17 @@ fn a_redis_that_is_down_and_a_missing_queue_are_problems() {
     assert!(findings["redis problem"][0].contains("outage policies decide"), "{findings:#?}");
     assert!(findings["broker problem"][0].starts_with("RabbitMQ: "), "{findings:#?}");
 
+    // A client that connects with its first request.
+    let worker = "workers: [{provider: p, queue: jobs, handler: {command: [cat]}}]\n";
+    let pubsub = format!("queue: {{kind: pubsub, project: tests, endpoint: 'http://{broker}'}}\n");
+    for workers in ["", worker] {
+        let (code, findings) = examine(&format!("{ANYWHERE}{pubsub}{workers}"));
+        assert_eq!(code, Some(1), "{findings:#?}");
+        let problem = &findings["broker problem"][0];
+        assert!(problem.starts_with("Pub/Sub: Pub/Sub is unavailable"), "{problem}");
+        assert!(!findings.contains_key("broker ok"), "{findings:#?}");
+    }
+
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db").display().to_string();
     let queue = format!("queue: {{path: '{path}'}}\n");

@@ -68,7 +68,7 @@ pub fn load_defaults(env: &dyn Fn(&str) -> Option<String>) -> Result<LoadedConfi
     let selected = resolve::store_from_environment(env)?.unwrap_or(none);
     let mut report = Report::default();
     let (tree, _) = raw::parse("", &mut report);
-    let config = tree.and_then(|tree| resolve::config(&tree, selected, &mut report));
+    let config = tree.and_then(|tree| resolve::config(&tree, env, selected, &mut report));
     let config = config.expect("an empty file is a configuration");
     Ok(LoadedConfig { config, warnings: Vec::new() })
 }
@@ -108,7 +108,7 @@ fn load_as(
             Format::Sluicegate => {
                 let reason = "the file has no section store";
                 let selected = SelectedStore { reason, ..SelectedStore::default() };
-                resolve::config(&tree, selected, &mut report)
+                resolve::config(&tree, env, selected, &mut report)
             }
             Format::Envoy => resolve::envoy_file(&tree, &mut report),
             Format::RateLimits => resolve::rate_limits_file(&tree, env, &mut report),

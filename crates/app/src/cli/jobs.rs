@@ -1,7 +1,7 @@
 //! `sluicegate jobs why`: finds a job in the running process and in the queues, and prints what it
 //! is waiting for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -12,6 +12,7 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, WallClock};
 
 use super::print_error;
+use super::query::percent_encode;
 use super::queue::block_on;
 use super::remote::{Remote, items};
 use crate::configuration::ConfigSource;
@@ -85,6 +86,7 @@ impl Jobs {
 impl WhyArgs {
     fn run(self) -> anyhow::Result<bool> {
         let Self { job, config, search, admin, token, json } = self;
+        let config_file = config.clone();
         let config = ConfigSource::new(config).load()?.config;
         let scheme = if config.listen.admin.tls.is_some() { "https" } else { "http" };
         let admin = admin.unwrap_or_else(|| format!("{scheme}://{}", config.listen.admin.address));
@@ -93,7 +95,7 @@ impl WhyArgs {
         // Without them, the answer is less exact.
         let providers = remote.get("/v1/providers").unwrap_or_default();
         let mut found = Vec::new();
-        match remote.get(&format!("/v1/jobs/{job}")) {
+        match remote.get(&format!("/v1/jobs/{}", percent_encode(&job))) {
             Ok(seen) => {
                 let words = describe_state(&seen, &providers, now);
                 found.push(JobLocation { words, value: seen });
@@ -106,7 +108,8 @@ impl WhyArgs {
         });
         block_on(async move {
             if is_browsable || search {
-                let job_search = JobSearch { job: &job, now, providers: &providers };
+                let config_file = config_file.as_deref();
+                let job_search = JobSearch { job: &job, now, providers: &providers, config_file };
                 job_search.run(&config, &mut found).await?;
             }
             let values = found.iter().map(|found| found.value.clone()).collect();
@@ -130,6 +133,7 @@ struct JobSearch<'a> {
     now: Timestamp,
     /// Answer of `GET /v1/providers`.
     providers: &'a Value,
+    config_file: Option<&'a Path>,
 }
 
 impl JobSearch<'_> {
@@ -177,13 +181,25 @@ impl JobSearch<'_> {
             let error = letter.failure().map_or("", |died| died.message.as_str());
             let words = format!(
                 "it is a dead letter of queue {name}: {error}\n\
-                 replay it with: sluicegate dlq replay {name} --job {job}"
+                 replay it with: {}",
+                self.replay_command(name)
             );
             let value = json!({"queue": name, "state": "dead", "error": error});
             found.push(JobLocation { value, words });
         });
         listed.await?;
         Ok(())
+    }
+
+    /// Returns the command that replays the dead letter of the job, as a shell reads it.
+    fn replay_command(&self, queue: &str) -> String {
+        // One word, so that an id that begins with a dash is not read as an option.
+        let job = shell_word(&format!("--job={}", self.job));
+        let mut command = format!("sluicegate dlq replay {} {job}", shell_word(queue));
+        if let Some(file) = self.config_file {
+            command.push_str(&format!(" --config {}", shell_word(&file.to_string_lossy())));
+        }
+        command
     }
 
     fn in_queue(&self, queue: &str, provider: Option<&str>, found: &FoundMessage) -> JobLocation {
@@ -228,6 +244,15 @@ impl JobSearch<'_> {
         });
         JobLocation { value, words }
     }
+}
+
+/// Quotes a text for a POSIX shell, unless it is a plain word.
+fn shell_word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Formats an instant with the time until then.
@@ -318,4 +343,23 @@ fn queue_names(config: &Config) -> Vec<(String, Option<String>)> {
         worker.handler.queues().for_each(|queue| add(queue, &None));
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn a_shell_reads_one_word() {
+        for (text, word) in [
+            ("acme/site-1", "acme/site-1"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("it's", r"'it'\''s'"),
+            ("Übung", "'Übung'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 }

@@ -185,7 +185,7 @@ impl ResetArgs {
     }
 }
 
-/// Percent-encodes a text for use in a query string.
+/// Percent-encodes a text for use in a query string, or as one segment of a path.
 pub(super) fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let byte = |byte: u8| match plain(byte) {

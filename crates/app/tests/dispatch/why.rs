@@ -87,3 +87,39 @@ fn a_dead_letter_has_the_chain_of_causes() {
         running.stop();
     }
 }
+
+#[test]
+fn an_id_may_contain_any_character() {
+    let setup = TestSetup::alone("why-ids");
+    let running = worker(&setup, "{command: [sh, -c, 'exit 65']}");
+    let queue = format!("{}-p", setup.name);
+    for job in ["acme/site-1", "-v", "it's a $(job)?x=1#y%2F"] {
+        let id = format!("--job={job}");
+        assert_eq!(run(&running, &["queue", "send", &queue, "{}", &id]).0, Some(0), "{job}");
+        eventually_is(|| setup.dead("p"), 1);
+        let arguments =
+            ["jobs", "why", "--json", "--admin", &running.admin, "--config", "x", "--", job];
+        let mut command = sluicegate();
+        command.args(arguments.map(|argument| match argument {
+            "x" => running.config.as_os_str(),
+            other => other.as_ref(),
+        }));
+        let output = command.output().expect("it ran");
+        let places: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(places[0]["job"], *job, "the process knows it: {places}");
+        assert_eq!((&places[0]["event"], &places[1]["state"]), (&"dead".into(), &"dead".into()));
+        // The printed command works as it is.
+        let arguments = ["jobs", "why", "--admin", &running.admin, "--"];
+        let mut command = sluicegate();
+        command.env("SLUICEGATE_CONFIG", &running.config).args(arguments).arg(job);
+        let said = String::from_utf8(command.output().expect("it ran").stdout).expect("text");
+        let (_, replay) = said.split_once("replay it with: sluicegate ").expect("a command");
+        let program = sluicegate().get_program().to_owned();
+        let script = format!("'{}' {} --dry-run", program.display(), replay.trim());
+        let replayed = std::process::Command::new("sh").args(["-c", &script]).output();
+        let replayed = String::from_utf8(replayed.expect("it ran").stdout).expect("text");
+        assert!(replayed.starts_with('1'), "{script}: {replayed}");
+        run(&running, &["dlq", "delete", &queue, "--yes"]);
+    }
+    running.stop();
+}

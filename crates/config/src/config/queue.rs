@@ -120,7 +120,7 @@ pub enum QueueBroker {
 /// Options of Google Cloud Pub/Sub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PubSubOptions {
-    /// Project. Default: `GOOGLE_CLOUD_PROJECT`, or the project of the credentials.
+    /// Project. Default: `GOOGLE_CLOUD_PROJECT`, or the project of the key file.
     pub project: Option<String>,
     /// Address of the service or of an emulator. Default: `PUBSUB_EMULATOR_HOST`, or Google.
     pub endpoint: Option<String>,

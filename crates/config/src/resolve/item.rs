@@ -137,6 +137,13 @@ impl<'n> Fields<'n> {
         self.item.location()
     }
 
+    /// Returns the location for an option that is missing: the line of the option `near` that requires
+    /// it, or of the map.
+    pub(super) fn missing(&self, key: &str, near: &str) -> Location {
+        let near = self.get(near).map_or(self.item.node.at, |item| item.node.at);
+        Location { position: near, path: self.item.path.key(key) }
+    }
+
     /// Returns an option, unless it is left out.
     pub(super) fn get(&self, key: &str) -> Option<Item<'n>> {
         let (_, node) = self.entries.iter().find(|(other, _)| other.text == key)?;

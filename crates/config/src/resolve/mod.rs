@@ -81,7 +81,7 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
         reason: "a file of envoyproxy/ratelimit has no section store",
         ..SelectedStore::default()
     };
-    let config = config(&empty, selected, report)?;
+    let config = config(&empty, &|_| None, selected, report)?;
     let item = Item { node: root, path: Path::default() };
     let compat = envoy::compat(limits::option(&item, "compat"), report);
     let imported = envoy::groups(vec![item.clone()], compat, report);
@@ -92,9 +92,14 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
     Some(Config { groups: all_groups(&sections), ruleset, ..config })
 }
 
-/// Reads a file of our own format; `selected` is the store if the file has no section for it. The
-/// result is usable only if no error was reported.
-pub(crate) fn config(root: &Node, selected: SelectedStore, report: &mut Report) -> Option<Config> {
+/// Reads a file of our own format. `env` looks up a variable that replaces an option; `selected` is the
+/// store if the file has no section for it. The result is usable only if no error was reported.
+pub(crate) fn config(
+    root: &Node,
+    env: &dyn Fn(&str) -> Option<String>,
+    selected: SelectedStore,
+    report: &mut Report,
+) -> Option<Config> {
     let empty = Node { at: root.at, value: Value::Map(Vec::new()) };
     let is_nothing = matches!(&root.value, Value::Scalar(scalar) if scalar.is_null());
     let node = if is_nothing { &empty } else { root };
@@ -188,7 +193,7 @@ pub(crate) fn config(root: &Node, selected: SelectedStore, report: &mut Report) 
         auth,
         store,
         store_reason,
-        queue: part("queue").map(|item| queue::queue(item, report)),
+        queue: part("queue").map(|item| queue::queue(item, env, report)),
         prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),

@@ -36,6 +36,9 @@ const SUBQUEUE: &str = "/$DeadLetterQueue";
 /// Maximum lease: SQS allows no more than 12 hours, and Pub/Sub 10 minutes.
 const VISIBILITY_MAX: Span = Span::from_secs(43_200);
 const PUBSUB_VISIBILITY_MAX: Span = Span::from_secs(600);
+/// Times for which Service Bus can detect duplicates.
+const DETECTION_MIN: Span = Span::from_secs(20);
+const DETECTION_MAX: Span = Span::from_secs(7 * 86_400);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueKind {
@@ -54,8 +57,11 @@ const KINDS: [(&str, QueueKind, &[&str]); 5] = [
     ("servicebus", QueueKind::ServiceBus, &SERVICEBUS),
 ];
 
+/// Looks up a variable of the environment.
+type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
+
 /// Reads the section `queue`.
-pub(super) fn queue(item: Item<'_>, report: &mut Report) -> QueueOptions {
+pub(super) fn queue(item: Item<'_>, env: Env<'_>, report: &mut Report) -> QueueOptions {
     let of_kinds = KINDS.iter().flat_map(|(_, _, keys)| keys.iter().copied());
     let known: Vec<_> = ALL.into_iter().chain(of_kinds).collect();
     let default = QueueOptions::default();
@@ -64,7 +70,7 @@ pub(super) fn queue(item: Item<'_>, report: &mut Report) -> QueueOptions {
         Some(item) => scalar::text(&item, report),
         None => default.type_field,
     };
-    let broker = broker(&fields, report);
+    let broker = broker(&fields, env, report);
     if let Some(item) = fields.get("dead_letter")
         && let Some(other) = &broker
         && !matches!(other, QueueBroker::ServiceBus { .. })
@@ -122,7 +128,7 @@ fn dead_letter(item: &Item<'_>, report: &mut Report) -> Option<String> {
     Some(name)
 }
 
-fn broker(fields: &Fields<'_>, report: &mut Report) -> Option<QueueBroker> {
+fn broker(fields: &Fields<'_>, env: Env<'_>, report: &mut Report) -> Option<QueueBroker> {
     let kind = fields.get("kind");
     let chosen = match &kind {
         None => QueueKind::Embedded,
@@ -157,17 +163,39 @@ fn broker(fields: &Fields<'_>, report: &mut Report) -> Option<QueueBroker> {
             endpoint: fields.read_some("endpoint", report, endpoint),
             region: fields.read_some("region", report, scalar::text),
         },
-        QueueKind::PubSub => QueueBroker::PubSub(PubSubOptions {
-            project: fields.read_some("project", report, scalar::text),
-            endpoint: fields.read_some("endpoint", report, endpoint),
-            credentials: fields.read_some("credentials", report, scalar::path),
-            subscription_suffix: fields
-                .read_some("subscription_suffix", report, scalar::text)
-                .unwrap_or_default(),
-            ordering: fields.read("ordering", false, report, scalar::boolean),
-            exactly_once: fields.read("exactly_once", false, report, scalar::boolean),
-        }),
+        QueueKind::PubSub => QueueBroker::PubSub(pubsub(fields, env, report)),
     })
+}
+
+/// Reads the options of Pub/Sub. The project has to be known: in this file, in a variable, or in a key
+/// file, whose content is not read here.
+fn pubsub(fields: &Fields<'_>, env: Env<'_>, report: &mut Report) -> PubSubOptions {
+    let options = PubSubOptions {
+        project: fields.read_some("project", report, scalar::text),
+        endpoint: fields.read_some("endpoint", report, endpoint),
+        credentials: fields.read_some("credentials", report, scalar::path),
+        subscription_suffix: fields
+            .read_some("subscription_suffix", report, scalar::text)
+            .unwrap_or_default(),
+        ordering: fields.read("ordering", false, report, scalar::boolean),
+        exactly_once: fields.read("exactly_once", false, report, scalar::boolean),
+    };
+    let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
+    let is_emulator = match &options.endpoint {
+        Some(endpoint) => endpoint.starts_with("http://"),
+        None => is_set("PUBSUB_EMULATOR_HOST"),
+    };
+    // An emulator is used without a key file.
+    let in_key_file =
+        fields.get("credentials").is_some() || is_set("GOOGLE_APPLICATION_CREDENTIALS");
+    let is_known = fields.get("project").is_some()
+        || is_set("GOOGLE_CLOUD_PROJECT")
+        || (in_key_file && !is_emulator);
+    if !is_known {
+        let remedy = "write queue.project, such as my-project-1, or set GOOGLE_CLOUD_PROJECT";
+        report.error(&fields.missing("project", "kind"), "Pub/Sub needs a project", remedy);
+    }
+    options
 }
 
 /// Reads the kind. The message always lists all kinds, instead of suggesting the nearest one.
@@ -203,19 +231,27 @@ fn age_max(item: &Item<'_>, report: &mut Report) -> Option<Span> {
     scalar::span_from(item, report, Span::from_secs(1), "write at least 1s")
 }
 
-/// Reads the deduplication window. Only a broker that remembers jobs has one.
+/// Reads the deduplication window. Only a broker that remembers jobs has one, and that of Service Bus is
+/// bounded.
 fn deduplication(fields: &Fields<'_>, broker: &QueueBroker, report: &mut Report) -> Span {
     let Some(item) = fields.get("deduplication") else { return Span::ZERO };
     let Some(window) = scalar::span(&item, report) else { return Span::ZERO };
-    if window > Span::ZERO && !matches!(broker, QueueBroker::Embedded { .. }) {
-        item.fail(
-            report,
-            "only the embedded queue remembers the jobs that were sent",
+    let (problem, remedy) = match broker {
+        _ if window == Span::ZERO => return window,
+        QueueBroker::Embedded { .. } => return window,
+        QueueBroker::ServiceBus { .. } if (DETECTION_MIN..=DETECTION_MAX).contains(&window) => {
+            return window;
+        }
+        QueueBroker::ServiceBus { .. } => {
+            ("Service Bus detects duplicates for 20s to 7d", "write a time span between these")
+        }
+        _ => (
+            "only the embedded queue and Service Bus remember the jobs that were sent",
             "remove it: handlers get the job id as an idempotency key",
-        );
-        return Span::ZERO;
-    }
-    window
+        ),
+    };
+    item.fail(report, problem, remedy);
+    Span::ZERO
 }
 
 fn visibility(item: &Item<'_>, report: &mut Report, max: Span) -> Option<Span> {
@@ -258,7 +294,8 @@ fn login(fields: &Fields<'_>, report: &mut Report) -> Option<ServiceBusLogin> {
         (None, Some(_)) => connection_string.map(ServiceBusLogin::ConnectionString),
         (None, None) => {
             let remedy = "write connection_string, or namespace for an Entra identity";
-            report.error(&fields.location(), "Service Bus needs a namespace", remedy);
+            let location = fields.missing("connection_string", "kind");
+            report.error(&location, "Service Bus needs a namespace", remedy);
             None
         }
     }
@@ -281,12 +318,47 @@ fn connection_string(item: &Item<'_>, report: &mut Report) -> Option<Secret> {
     let form = "write Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;\
                 SharedAccessKey=KEY";
     let text = item.scalar(report, form)?.text();
-    let lower = text.to_ascii_lowercase();
-    if lower.contains("endpoint=sb://") && lower.contains("sharedaccess") {
-        return Some(Secret::new(text));
-    }
-    item.fail(report, "not a connection string of Service Bus", form);
+    let Some(problem) = connection_string_problem(text) else { return Some(Secret::new(text)) };
+    item.fail(report, problem, form);
     None
+}
+
+/// Returns the reason that a text is not a connection string of a namespace. The adapter reads the same
+/// parts when it connects.
+fn connection_string_problem(text: &str) -> Option<&'static str> {
+    let parts: Vec<_> = text.split(';').filter_map(|part| part.split_once('=')).collect();
+    let read = |wanted: &str| {
+        let named = |(name, _): &&(&str, &str)| name.trim().eq_ignore_ascii_case(wanted);
+        parts.iter().find(named).map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
+    };
+    let Some(endpoint) = read("Endpoint") else {
+        return Some("the connection string has no Endpoint");
+    };
+    let Some(("sb", address)) = endpoint.split_once("://") else {
+        return Some("the Endpoint of the connection string does not begin with sb://");
+    };
+    let address = address.split('/').next().unwrap_or_default();
+    let (host, port) = match address.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse::<u16>().is_ok_and(|port| port > 0)),
+        None => (address, true),
+    };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if host.is_empty() || !host.chars().all(allowed) {
+        return Some("the Endpoint of the connection string has no valid host");
+    }
+    if !port {
+        return Some("the Endpoint of the connection string has an invalid port");
+    }
+    if read("EntityPath").is_some() {
+        return Some(
+            "the connection string is for one queue (EntityPath): use one of the namespace",
+        );
+    }
+    match (read("SharedAccessSignature"), read("SharedAccessKeyName"), read("SharedAccessKey")) {
+        (Some(_), ..) | (None, Some(_), Some(_)) => None,
+        (None, None, _) => Some("the connection string has no SharedAccessKeyName"),
+        (None, Some(_), None) => Some("the connection string has no SharedAccessKey"),
+    }
 }
 
 fn endpoint(item: &Item<'_>, report: &mut Report) -> Option<String> {

@@ -123,7 +123,7 @@ pub(crate) fn file(
         reason: "the file has no section redis and REDIS_URL is not set",
         ..SelectedStore::default()
     };
-    let config = config(&ours, selected.unwrap_or(default), report)?;
+    let config = config(&ours, env, selected.unwrap_or(default), report)?;
     let mut settings: Settings = config.settings().clone();
     settings.optional = OPTIONAL.map(str::to_owned).into();
     settings.needs = needs(&groups, &settings.optional);
