@@ -18,8 +18,8 @@ struct Bench {
     features: &'static str,
     /// Programs that must be installed before it runs.
     needs: &'static [&'static Service],
-    /// Python program that it runs.
-    python: Option<&'static Tool>,
+    /// Python programs that it runs.
+    python: &'static [&'static Tool],
 }
 
 const BENCHES: &[Bench] = &[
@@ -28,63 +28,69 @@ const BENCHES: &[Bench] = &[
         measures: "time and memory of a decision in memory, compared with governor, throttlecrab and limitador",
         features: "",
         needs: &[],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "budget",
         measures: "overshoot and false denials of strict and optimistic budgets, compared with check-then-add",
         features: "",
         needs: &[],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "redis",
         measures: "decisions per second on Redis, compared with the usual plain script and limitador",
         features: "redis",
         needs: &[&services::REDIS],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "http",
         measures: "a decision over HTTP, compared with an axum server that decides nothing and throttlecrab-server",
         features: "",
         needs: &[&services::WRK, &services::PROTOC],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "grpc",
         measures: "Allow and ShouldRateLimit over gRPC, compared with a tonic server that decides nothing",
         features: "",
         needs: &[&services::H2LOAD],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "tower",
         measures: "the time that the tower layer of the library adds to a request, compared with tower_governor",
         features: "",
         needs: &[],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "gateway",
         measures: "a request through a gateway, compared with a direct request and with the rate limits of nginx and Envoy",
         features: "",
         needs: &[&services::WRK, &services::NGINX, &services::PYTHON],
-        python: Some(&python::ENVOY),
+        python: &[&python::ENVOY],
     },
     Bench {
         name: "queue",
         measures: "send, receive and delayed send through the queue port, compared with the client library of each broker",
         features: "",
-        needs: &[&services::RABBITMQ, &services::PYTHON],
-        python: Some(&python::MOTO),
+        needs: &[
+            &services::RABBITMQ,
+            &services::PYTHON,
+            &services::GO,
+            &services::GOOGLE_CLOUD,
+            &services::PUBSUB,
+        ],
+        python: &[&python::MOTO, &python::SERVICEBUS],
     },
     Bench {
         name: "dispatch",
-        measures: "a backlog with three ways to wait, and the dispatcher compared with a bare loop of confirmed sends",
+        measures: "a backlog with three ways to wait, the dispatcher compared with a bare loop of confirmed sends, and jobs per second from end to end",
         features: "",
         needs: &[&services::RABBITMQ, &services::REDIS],
-        python: None,
+        python: &[],
     },
 ];
 
@@ -113,9 +119,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     };
     let Bench { name, features, needs, python, .. } = find(name)?;
     services::install(needs)?;
-    let tool = python.map(Tool::install).transpose()?;
-    let tool = python.zip(tool.as_deref()).map(|(tool, path)| (tool.variable, path));
-    let env: Vec<_> = tool.into_iter().collect();
+    let installed = python.iter().map(|tool| Ok((tool.variable, tool.install()?)));
+    let installed = installed.collect::<anyhow::Result<Vec<_>>>()?;
+    let env: Vec<_> = installed.iter().map(|(name, path)| (*name, path.as_str())).collect();
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "bench/target".to_owned());
     let there = ["--features", *features, "--target-dir", &target];
     let build: Vec<_> = BUILD.split(' ').chain([*name]).chain(there).collect();

@@ -1,4 +1,4 @@
-//! A limit on a Redis, queues on a RabbitMQ, and who works between them.
+//! A limit, queues, and the dispatcher and worker between them: on Redis and RabbitMQ, or alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,9 @@ use sluicegate_queue::{
 };
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
+use sluicegate_store::memory::Capacity;
 use sluicegate_store::redis::{Options as RedisOptions, RedisEndpoint, RetryPolicy};
-use sluicegate_store::{MonotonicClock, Redis};
+use sluicegate_store::{Memory, MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 
@@ -26,7 +27,7 @@ const BODY_BYTES: usize = 2_000;
 
 pub(crate) struct Setting {
     pub(crate) service: Arc<Service>,
-    pub(crate) redis: RedisServer,
+    redis: Option<RedisServer>,
     pub(crate) metrics: Metrics,
     broker: Arc<dyn Broker>,
     name: String,
@@ -62,15 +63,25 @@ impl Setting {
             MonotonicClock::new(),
             Vec::new(),
         );
-        Ok(Self {
-            service: Arc::new(service),
+        let broker = Arc::new(RabbitMq::connect(rabbitmq::Options::new(url)).await?);
+        Ok(Self::on(Arc::new(service), Some(redis), broker, name))
+    }
+
+    pub(crate) fn on(
+        service: Arc<Service>,
+        redis: Option<RedisServer>,
+        broker: Arc<dyn Broker>,
+        name: &str,
+    ) -> Self {
+        Self {
+            service,
             redis,
             metrics: Metrics::new(&Registry::default(), clock()),
-            broker: Arc::new(RabbitMq::connect(rabbitmq::Options::new(url)).await?),
+            broker,
             name: name.to_owned(),
             stop: Stop::default(),
             running: JoinSet::new(),
-        })
+        }
     }
 
     pub(crate) async fn queue(&self, name: &str) -> anyhow::Result<Queue> {
@@ -94,6 +105,15 @@ impl Setting {
     }
 
     pub(crate) async fn dispatch(&mut self, delay: DelayMode, enabled: bool) -> anyhow::Result<()> {
+        self.dispatch_with(delay, enabled, 500).await
+    }
+
+    pub(crate) async fn dispatch_with(
+        &mut self,
+        delay: DelayMode,
+        enabled: bool,
+        prefetch: u16,
+    ) -> anyhow::Result<()> {
         let provider = Provider {
             name: "p".to_owned(),
             queue: "p".to_owned(),
@@ -112,7 +132,7 @@ impl Setting {
             fixed: None,
             priority: Vec::new(),
             delay,
-            prefetch: 500,
+            prefetch,
             providers: vec![provider],
         };
         let (source, target) = (self.queue("raw").await?, self.queue("p").await?);
@@ -135,15 +155,25 @@ impl Setting {
         booked: bool,
         handler: Arc<dyn Handler>,
     ) -> anyhow::Result<()> {
+        self.work_with((200, 300), true, booked, handler).await
+    }
+
+    pub(crate) async fn work_with(
+        &mut self,
+        (concurrency, prefetch): (u16, u16),
+        enabled: bool,
+        booked: bool,
+        handler: Arc<dyn Handler>,
+    ) -> anyhow::Result<()> {
         let options = worker::Options {
             provider: "p".to_owned(),
             estimate: Default::default(),
-            concurrency: 200,
-            prefetch: 300,
+            concurrency,
+            prefetch,
             attempts: 3,
             backoff: Backoff { from: Span::from_secs(1), to: Span::from_secs(60) },
             timeout: Span::from_secs(60),
-            enabled: true,
+            enabled,
             booked,
             learn: None,
         };
@@ -164,7 +194,8 @@ impl Setting {
 
     /// How many scripts Redis has run so far.
     pub(crate) fn scripts(&self) -> u64 {
-        let stats = self.redis.command(&["INFO", "commandstats"]);
+        let Some(redis) = &self.redis else { return 0 };
+        let stats = redis.command(&["INFO", "commandstats"]);
         let calls = |name: &str| -> u64 {
             let line = stats.lines().find(|line| line.contains(name));
             let calls = line.and_then(|line| line.split("calls=").nth(1)?.split(',').next());
@@ -172,6 +203,13 @@ impl Setting {
         };
         calls("cmdstat_evalsha:") + calls("cmdstat_eval:")
     }
+}
+
+/// A service without limits, in memory.
+pub(crate) fn memory_service() -> Arc<Service> {
+    let rules = Ruleset::new(Vec::new(), Settings::default()).expect("no rules are sound");
+    let limiter = Limiter::new(rules, Memory::new(Capacity::FALLBACK).into());
+    Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()))
 }
 
 pub(crate) fn clock() -> Arc<dyn Clock> {

@@ -21,7 +21,9 @@ mod turns;
 
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
+use sluicegate_testkit::pubsub::PubSubServer;
 use sluicegate_testkit::rabbitmq::RabbitServer;
+use sluicegate_testkit::servicebus::ServiceBusServer;
 use sluicegate_testkit::sqs::SqsServer;
 
 use ours::Ours;
@@ -46,6 +48,8 @@ enum Kind {
     Embedded,
     Rabbitmq,
     Sqs,
+    Pubsub,
+    Servicebus,
 }
 
 /// About what a job is that has its work in it, and one that names it only.
@@ -101,6 +105,20 @@ async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
             let ours = Ours::sqs(&config, &case).await?;
             let raw = raw::Sdk::open(&config, &case).await?;
             turns::measure(&case, "aws-sdk-sqs", ours, raw).await
+        }
+        Kind::Pubsub => {
+            let server = PubSubServer::start();
+            let case = case("Pub/Sub on Google's fake", 20_000, WHOLE, 500);
+            let ours = Ours::pubsub(server.endpoint(), &case).await?;
+            let raw = raw::Tonic::open(server.endpoint(), &case).await?;
+            turns::measure(&case, "tonic", ours, raw).await
+        }
+        Kind::Servicebus => {
+            let server = ServiceBusServer::start();
+            let case = case("Service Bus on our double", 5_000, WHOLE, 100);
+            let ours = Ours::servicebus(&server, &case).await?;
+            let raw = raw::Fe2o3::open(&server, &case).await?;
+            turns::measure(&case, "fe2o3-amqp", ours, raw).await
         }
     }
 }

@@ -7,7 +7,11 @@ use aws_config::SdkConfig;
 use futures_util::future::try_join_all;
 use sluicegate_core::Span;
 use sluicegate_queue::rabbitmq::{self, RabbitMq, delayed_queue};
-use sluicegate_queue::{Broker, Consumer, DeliveryTime, Embedded, Message, Options, Queue, Sqs};
+use sluicegate_queue::{
+    Broker, Consumer, DeliveryTime, Embedded, Message, Options, PubSub, Queue, ServiceBus, Sqs, pubsub,
+    servicebus,
+};
+use sluicegate_testkit::servicebus::ServiceBusServer;
 
 use crate::turns::{Case, Subject};
 
@@ -39,6 +43,28 @@ impl Ours {
 
     pub(crate) async fn sqs(config: &SdkConfig, case: &Case) -> anyhow::Result<Self> {
         Self::on(Arc::new(Sqs::with_config(config)?), None, case).await
+    }
+
+    pub(crate) async fn pubsub(endpoint: String, case: &Case) -> anyhow::Result<Self> {
+        let options = pubsub::Options {
+            project: Some("bench".to_owned()),
+            endpoint: Some(endpoint),
+            ..Default::default()
+        };
+        let broker = PubSub::connect(options).await?;
+        // Purging a queue purges its delay topics.
+        Self::on(Arc::new(broker), Some(LATER), case).await
+    }
+
+    pub(crate) async fn servicebus(server: &ServiceBusServer, case: &Case) -> anyhow::Result<Self> {
+        let options = servicebus::Options::from_connection_string(&server.connection_string())?;
+        let options = servicebus::Options { admin_url: Some(server.admin_url()), ..options };
+        let broker = Arc::new(ServiceBus::connect(options).await?);
+        // The queues of the raw client, which has no management API.
+        for name in ["raw", "raw-later"] {
+            Queue::new(broker.clone(), name, Options::default()).create().await?;
+        }
+        Self::on(broker, None, case).await
     }
 
     async fn on(
