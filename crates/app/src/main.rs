@@ -14,6 +14,7 @@ mod queue;
 mod restart;
 mod store;
 mod store_full;
+mod trace_log;
 mod wire;
 
 use std::process::ExitCode;

@@ -12,6 +12,7 @@
 //! | `sluicegate_connections{listener}` | open connections |
 //! | `sluicegate_store_keys`, `…_overflow_keys`, `…_records` | contents of the store |
 //! | `sluicegate_decision_log_dropped_total` | lines that the decision log dropped |
+//! | `sluicegate_trace_spans_exported_total`, `…_trace_spans_dropped_total{reason}` | spans that the collector took, and those that were dropped |
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use sluicegate_service::Service;
 use sluicegate_service::metrics::{Family, Registry};
 use sluicegate_store::redis::ConnectionState;
 use sluicegate_store::{Memory, Redis};
+use sluicegate_traces::ExportStats;
 
 use crate::jobs::DepthPoller;
 
@@ -48,6 +50,24 @@ static DECISION_LOG: [Family; 1] = [Family::counter(
 /// Shows the lines that the decision log dropped.
 pub(crate) fn decision_log(registry: &Registry, log: DecisionLog) {
     registry.on_scrape(&DECISION_LOG, move |[dropped]| dropped.add(&[], log.dropped() as f64));
+}
+
+static TRACES: [Family; 2] = [
+    Family::counter("sluicegate_trace_spans_exported_total", "Spans that the collector took.", &[]),
+    Family::counter(
+        "sluicegate_trace_spans_dropped_total",
+        "Spans that were dropped: the queue was full, or the export failed.",
+        &["reason"],
+    ),
+];
+
+/// Shows the exported and the dropped spans.
+pub(crate) fn traces(registry: &Registry, stats: Arc<ExportStats>) {
+    registry.on_scrape(&TRACES, move |[exported, dropped]| {
+        exported.add(&[], stats.exported() as f64);
+        dropped.add(&["queue_full"], stats.queue_full() as f64);
+        dropped.add(&["export_failed"], stats.failed() as f64);
+    });
 }
 
 static STORE: [Family; 3] = [

@@ -21,6 +21,7 @@ pub(crate) fn required_by(before: &Config, after: &Config, roles: &[Role]) -> Ve
     changed.option("log.format", &before.log.format, &after.log.format);
     changed.option("log.decisions", &before.log.decisions, &after.log.decisions);
     changed.metrics(before, after);
+    changed.option("traces", &before.traces, &after.traces);
     // The decision log and the metrics read the list of secret dimensions only at the start.
     let secret = |config: &Config| {
         let mut names = config.settings().secret.clone();
@@ -147,6 +148,7 @@ mod tests {
             &["log.level", "log.decisions"],
         );
         check("", "metrics: {label_values_max: 7}", &["metrics.label_values_max"]);
+        check("", "traces: {endpoint: 'http://127.0.0.1:4318'}", &["traces"]);
         check("", "envoy: {headers: false}", &["envoy.headers"]);
         check("", "dimensions: {ssn: secret}", &["dimensions (secret)"]);
         check("", GATEWAY, &["gateways[0] (a: added)"]);

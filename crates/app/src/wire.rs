@@ -27,10 +27,12 @@ use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::recorder::{NodeName, Recorder};
-use sluicegate_server::{grpc, rest};
+use sluicegate_server::{grpc, rest, traced};
+use sluicegate_service::trace::Tracer;
 use sluicegate_service::{AuditEntry, Observer, Service};
 use sluicegate_store::memory::{Capacity, MemorySnapshot};
 use sluicegate_store::{AnyStore, FileOverrideStore, Memory, MonotonicClock};
+use sluicegate_traces::TraceExporter;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +72,8 @@ pub(crate) struct Node {
     tls: std::sync::Mutex<Vec<Arc<Tls>>>,
     gateways: Gateways,
     jobs: std::sync::Mutex<Option<Arc<Jobs>>>,
+    /// Taken at the end, when the last spans are exported.
+    traces: std::sync::Mutex<Option<TraceExporter>>,
     version: AtomicI64,
 }
 
@@ -162,7 +166,11 @@ impl Node {
             limiter = limiter
                 .with_fallback(Memory::new(Capacity::FALLBACK).into(), MonotonicClock::new());
         }
-        let service = Arc::new(Service::new(limiter, MonotonicClock::new(), observers));
+        // One clock for both: a span must not begin before its parent.
+        let clock = MonotonicClock::new();
+        let (tracer, traces) = traces(config, &metrics, clock)?;
+        let service = Service::new(limiter, clock, observers);
+        let service = Arc::new(service.with_tracer(tracer));
         let overrides = Overrides::new(service.clone(), overrides_store);
         metrics::store(metrics.registry(), service.clone());
         let tokens = Arc::new(ArcSwapOption::empty());
@@ -181,6 +189,7 @@ impl Node {
             tls: std::sync::Mutex::default(),
             gateways: Gateways::default(),
             jobs: std::sync::Mutex::default(),
+            traces: std::sync::Mutex::new(traces),
             version: AtomicI64::new(1),
         }))
     }
@@ -222,8 +231,10 @@ impl Node {
         let rls = || EnvoyRls::new(self.service.clone(), config.envoy);
         let rest = rest::router(self.service.clone(), body_limit);
         let overrides = || rest::overrides::router(self.overrides.clone(), body_limit);
-        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides()).merge(probes());
-        let rest = rest.merge(rest::queues::router(remote.clone(), queues.options().api.clone()));
+        let tracer = self.service.tracer().clone();
+        let for_queues = rest::queues::router(remote.clone(), queues.options().api.clone(), tracer);
+        let rest = rest.merge(envoy::router(rls(), body_limit)).merge(overrides());
+        let rest = traced::router(rest.merge(for_queues), &self.service).merge(probes());
         let streams = shutdown.clone();
         let grpc = grpc::router(self.service.clone(), rls(), body_limit, ready.clone(), streams);
         let operations: Arc<dyn AdminOperations> = Arc::new(NodeAdmin(self.clone()));
@@ -255,7 +266,7 @@ impl Node {
         };
         let mut setups = vec![setup("admin", &config.listen.admin, admin)];
         if roles.contains(&Role::Limiter) {
-            let grpc = grpc.merge(probes()).layer(guard.clone());
+            let grpc = traced::router(grpc, &self.service).merge(probes()).layer(guard.clone());
             setups.push(setup("http", &config.listen.http, rest.layer(guard)));
             let mut grpc = setup("grpc", &config.listen.grpc, grpc);
             grpc.options.combine_writes = true;
@@ -341,6 +352,7 @@ impl Node {
             let _ = pushing.await;
         }
         self.save();
+        self.close_traces().await;
         self.decisions.close();
         let dropped = self.decisions.dropped();
         if dropped > 0 {
@@ -350,6 +362,15 @@ impl Node {
             );
         }
         Ok(())
+    }
+
+    /// Exports the last spans.
+    async fn close_traces(&self) {
+        let lock = self.traces.lock();
+        let traces = lock.unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(traces) = traces {
+            traces.close().await;
+        }
     }
 
     /// Returns the sources of the dashboard.
@@ -580,6 +601,20 @@ fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::R
             Memory::restore(snapshot, capacity, MonotonicClock::new())
         }
     })
+}
+
+/// Starts the export of traces, if it is configured.
+fn traces(
+    config: &Config,
+    metrics: &Metrics,
+    clock: MonotonicClock,
+) -> anyhow::Result<(Tracer, Option<TraceExporter>)> {
+    let Some(options) = &config.traces else { return Ok((Tracer::default(), None)) };
+    let started = TraceExporter::start(options, &host(), clock);
+    let (tracer, exporter) = started.context("traces")?;
+    metrics::traces(metrics.registry(), exporter.stats().clone());
+    info!(endpoint = %options.endpoint, "exporting traces");
+    Ok((tracer, Some(exporter)))
 }
 
 /// Creates the decision log on standard output: text on a terminal, else JSON.

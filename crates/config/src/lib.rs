@@ -28,8 +28,8 @@ pub use config::{
     Provider, PubSubOptions, QueueApiOptions, QueueBroker, QueueOptions, ROUTE, RedisEndpoint,
     RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, RequestBody, ResponseCondition,
     ResultSource, RouteOptions, SampleRate, Secret, SecretSource, Sentinels, ServerOptions,
-    ServiceBusLogin, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash, UpstreamUrl,
-    UsagePaths, WaitOptions, WaitOrder, Work, WorkerOptions,
+    ServiceBusLogin, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash, TraceOptions,
+    TraceProtocol, UpstreamUrl, UsagePaths, WaitOptions, WaitOrder, Work, WorkerOptions,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use location::Position;

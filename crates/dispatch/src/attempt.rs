@@ -15,6 +15,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Clock, Span};
 use sluicegate_pace::StartWindow;
 use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime, Error, Message, Unsettled};
+use sluicegate_service::trace::{SpanKind, TraceSpan};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -25,6 +26,7 @@ use crate::metrics::WorkerCounter;
 use crate::settle::until_settled;
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
+use crate::trace;
 use crate::tracker::{JobEvent, JobStatus};
 use crate::worker::Worker;
 
@@ -122,8 +124,7 @@ impl Worker {
         self.track(&delivery, JobEvent::InWork, |status| status);
         self.metrics.busy(provider, 1);
         let busy = DropGuard(|| self.metrics.busy(provider, -1));
-        let job = Job { message: delivery.message().clone(), provider: provider.to_owned() };
-        let handled = delivery.with_lease(self.call(&job)).await;
+        let handled = delivery.with_lease(self.handle(delivery.message().clone())).await;
         drop(busy);
         if let Some(usage) = &handled.usage {
             self.provider_limits.settle(admission, usage).await;
@@ -198,6 +199,18 @@ impl Worker {
         }
     }
 
+    /// Runs the handler as a span; calls and follow-up messages of the handler continue it.
+    async fn handle(&self, mut message: Message) -> HandlerResult {
+        let span = self.tracer.child("handler", SpanKind::Internal);
+        trace::stamp(&mut message, &span);
+        let job = Job { message, provider: self.options.provider.clone() };
+        let handled = span.run(self.call(&job)).await;
+        if let Err(failure) = &handled.outcome {
+            span.fail(|| failure.message.clone());
+        }
+        handled
+    }
+
     /// Runs the handler with the attempt's timeout.
     async fn call(&self, job: &Job) -> HandlerResult {
         let timeout_after = Duration::from(self.options.timeout);
@@ -252,7 +265,25 @@ impl Worker {
         if let Some(next) = next_page {
             outbox.push((self.queues.jobs.clone(), vec![next]));
         }
-        self.publish(delivery, outbox, stop).await
+        let spans = self.stamp(&mut outbox);
+        let published = self.publish(delivery, outbox, stop).await;
+        if let Err(error) = &published {
+            spans.iter().for_each(|span| span.fail(|| error.to_string()));
+        }
+        published
+    }
+
+    /// Starts a span for each queue that messages are sent to; their receivers continue it.
+    fn stamp(&self, outbox: &mut Outbox) -> Vec<TraceSpan> {
+        if !self.tracer.is_on() {
+            return Vec::new();
+        }
+        let sending = outbox.iter_mut().map(|(queue, batch)| {
+            let span = trace::sending(&self.tracer, queue);
+            batch.iter_mut().for_each(|message| trace::stamp(message, &span));
+            span
+        });
+        sending.collect()
     }
 
     /// Publishes the messages of a finished job and acknowledges it. If a queue fails, the messages

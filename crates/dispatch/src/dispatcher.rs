@@ -17,6 +17,7 @@ use sluicegate_queue::{
     without_byte_order_mark,
 };
 use sluicegate_service::Service;
+use sluicegate_service::trace::Tracer;
 use tracing::{info, warn};
 
 use crate::handler;
@@ -28,6 +29,7 @@ use crate::select::{Choice, Selector};
 use crate::settle::until_settled;
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
+use crate::trace;
 use crate::tracker::{JobEvent, JobStatus, JobTracker};
 
 /// Time by which a booked message reaches its worker early. The worker waits for the rest, because
@@ -49,6 +51,7 @@ pub struct Dispatcher {
     clock: Arc<dyn Clock>,
     metrics: Metrics,
     tracker: JobTracker,
+    tracer: Tracer,
     /// Number of messages that found no provider with room.
     overflow: AtomicUsize,
 }
@@ -111,6 +114,7 @@ impl Dispatcher {
             clock,
             metrics,
             tracker,
+            tracer: service.tracer().clone(),
             overflow,
         })
     }
@@ -126,7 +130,11 @@ impl Dispatcher {
         info!(dispatcher = id, queue = self.source.name(), "dispatcher started");
         let process = |delivery: Delivery| {
             let (dispatcher, stop) = (self.clone(), stop.clone());
-            async move { dispatcher.dispatch(delivery, &stop).await }
+            async move {
+                let (tracer, source) = (&dispatcher.tracer, &dispatcher.source);
+                let span = trace::received(tracer, "dispatch", source, delivery.message());
+                trace::receive(span, dispatcher.dispatch(delivery, &stop)).await
+            }
         };
         let most = self.options.prefetch.max(1);
         let states = (&self.metrics.queues, &*self.clock);
@@ -183,7 +191,12 @@ impl Dispatcher {
         let mut status =
             JobStatus::new(delivery.message(), event, target.queue.name(), now).of(provider);
         status.until = until;
-        if let Err(unsettled) = delivery.forward(&target.queue, destination.when).await {
+        let span = trace::sending(&self.tracer, &target.queue);
+        span.fields().for_each(|(name, value)| delivery.set_header(name, value));
+        let forwarded = delivery.forward(&target.queue, destination.when).await;
+        if let Err(unsettled) = forwarded {
+            span.fail(|| unsettled.error.to_string());
+            drop(span);
             return self.not_forwarded(unsettled, &target.queue, stop).await;
         }
         self.metrics.queues.works(target.queue.name());

@@ -24,6 +24,7 @@ mod select;
 mod settle;
 mod stop;
 mod tier;
+mod trace;
 mod tracker;
 pub mod worker;
 

@@ -11,6 +11,7 @@ use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{Delivery, Queue};
 use sluicegate_service::Service;
+use sluicegate_service::trace::{SpanKind, Tracer};
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
@@ -24,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::receive;
 use crate::stop::Stop;
 use crate::tier::Tier;
+use crate::trace;
 use crate::tracker::JobTracker;
 
 /// Configuration of a worker.
@@ -73,6 +75,7 @@ pub struct Worker {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
     pub(crate) tracker: JobTracker,
+    pub(crate) tracer: Tracer,
     /// Jobs whose work is done, but whose message could not be acknowledged.
     pub(crate) finished: FinishedJobs,
     /// Permits for running jobs.
@@ -112,6 +115,7 @@ impl Worker {
             clock,
             metrics,
             tracker,
+            tracer: service.tracer().clone(),
             finished: FinishedJobs::default(),
             slots,
             closed_until,
@@ -134,7 +138,12 @@ impl Worker {
         info!(provider, queue = queue.name(), concurrency, "worker started");
         let process = |delivery: Delivery| {
             let (worker, stop) = (self.clone(), stop.clone());
-            async move { worker.work(delivery, &stop).await }
+            async move {
+                let (tracer, jobs) = (&worker.tracer, &worker.queues.jobs);
+                let span = trace::received(tracer, "process", jobs, delivery.message());
+                span.set("sluicegate.provider", || worker.options.provider.clone());
+                trace::receive(span, worker.work(delivery, &stop)).await
+            }
         };
         let open = || {
             let worker = self.clone();
@@ -180,6 +189,7 @@ impl Worker {
     /// Waits for a limit with a message in flight, or until limits are turned off. Returns false if
     /// a drain was signalled before.
     pub(crate) async fn wait(&self, delivery: &Delivery, stop: &Stop, span: Span) -> bool {
+        let _span = self.tracer.child("wait", SpanKind::Internal);
         tokio::select! {
             slept = delivery.with_lease(stop.sleep(span.into())) => slept,
             () = self.limits.turned_off() => true,

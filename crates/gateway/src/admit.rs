@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluicegate_core::time::Span;
 use sluicegate_pace::Turn;
+use sluicegate_service::trace::SpanKind;
 
 use crate::forward::upload::body_refusal;
 use crate::forward::{BodyBudget, BufferedBody};
@@ -61,9 +62,15 @@ impl Gateway {
         let flow = flow.and_then(|by| check.dimension(&by).map(str::to_owned)).unwrap_or_default();
         let timeout = self.time_left(route, line, route.options.wait.max.into());
         let refusal = |error| Refusal::of_wait(error, &route.key);
-        let wait = async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) };
+        let span = self.service.tracer().child("wait", SpanKind::Internal);
+        let wait = span.run(async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) });
         let wait = std::pin::pin!(wait);
-        let waited = with_body(wait, body, &self.body_budget).await?;
+        let waited = with_body(wait, body, &self.body_budget).await;
+        if let Err(refusal) = &waited {
+            span.fail(|| refusal.code().1.to_owned());
+        }
+        drop(span);
+        let waited = waited?;
         line.waited = waited.took;
         if owes_common {
             common = Box::pin(check.check_common(&self.service)).await?;
@@ -92,7 +99,9 @@ impl Gateway {
             }
             pass.cancel_turn().await;
             let left = Duration::from(route.options.wait.max).saturating_sub(line.waited.into());
-            let waited = route.lane.wait_again(self.time_left(route, line, left)).await;
+            let span = self.service.tracer().child("wait", SpanKind::Internal);
+            let waited = span.run(route.lane.wait_again(self.time_left(route, line, left))).await;
+            drop(span);
             let waited = waited.map_err(|error| Refusal::of_wait(error, &route.key))?;
             pass = waited.admission.within(waited.window).joined(pass);
         }

@@ -22,6 +22,7 @@ use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tokens::{Caller, SharedToken, Tokens};
 use sluicegate_http::upstream::{ExchangeError, ReadyConnection};
 use sluicegate_service::Service;
+use sluicegate_service::trace::{SpanKind, TraceContext, TraceSpan};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -146,12 +147,13 @@ impl Gateway {
         let grpc = grpc::content_type(request.headers());
         let service = gateway.service.clone();
         let mut line = PendingLine::new(gateway.line(&settings, &request), service);
+        let span = line.span.clone();
         let processed = if gateway.draining.is_cancelled() {
             Err(Refusal::ShuttingDown)
         } else {
             tokio::select! {
                 biased;
-                processed = gateway.process(&settings, request, &mut line) => processed,
+                processed = span.run(gateway.process(&settings, request, &mut line)) => processed,
                 () = gateway.cutoff.cancelled() => Err(Refusal::ShuttingDown),
             }
         };
@@ -161,6 +163,7 @@ impl Gateway {
                 response
             }
             Err(refusal) => {
+                drop(span);
                 line.reject(&refusal);
                 match grpc {
                     None => refusal.response(),
@@ -362,15 +365,21 @@ impl Gateway {
             let began = self.service.now();
             pass.left();
             let timeouts = self.upload_timeouts(route, line);
+            let span = self.upstream_span(&mut request);
             let failed = match upload.answered(timeouts, connection.send(request)).await {
                 Ok(Ok(response)) => {
                     let took = self.service.now().since(began);
                     route.metrics.answered(response.status().as_u16(), took);
+                    span.set("http.response.status_code", || response.status().as_u16());
                     return Ok((pass, Ok(response)));
                 }
                 Ok(Err(failed)) => failed,
-                Err(refusal) => return Ok((pass, Err(ForwardError::timed_out(refusal)))),
+                Err(refusal) => {
+                    span.fail(|| refusal.code().1.to_owned());
+                    return Ok((pass, Err(ForwardError::timed_out(refusal))));
+                }
             };
+            span.fail(|| failed.to_string());
             match failed {
                 ExchangeError { unsent: Some(unsent), .. } if unsent_retries > 0 => {
                     (request, unsent_retries) = (*unsent, unsent_retries - 1);
@@ -378,6 +387,20 @@ impl Gateway {
                 failed => return Ok((pass, Err(failed.into()))),
             }
         }
+    }
+
+    /// Starts the span of a request to the upstream, which continues the trace.
+    fn upstream_span(&self, request: &mut axum::http::Request<Body>) -> TraceSpan {
+        let span = self.service.tracer().child("upstream", SpanKind::Client);
+        for (name, value) in span.fields() {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                request.headers_mut().insert(name, value);
+            }
+        }
+        span.set("http.request.method", || request.method().as_str().to_owned());
+        let host = request.uri().host().unwrap_or_default();
+        span.set("server.address", || host.to_owned());
+        span
     }
 
     /// Returns the smaller of `most` and the rest of the request's total timeout.
@@ -494,12 +517,19 @@ impl Gateway {
     }
 
     fn line(&self, settings: &Settings, request: &Request) -> LogLine {
-        let trace_id = log::trace_id(request.headers()).unwrap_or_else(|| {
-            let id = self.service.request_id().id.to_string();
-            HeaderValue::try_from(id).expect("a request id is hexadecimal")
+        let headers = request.headers();
+        let span = self.service.tracer().root("gateway", SpanKind::Server, || {
+            TraceContext::of_fields(|name| headers.get_all(name).iter().map(HeaderValue::as_bytes))
         });
+        let hex = |id: String| HeaderValue::try_from(id).expect("an id is hexadecimal");
+        let trace_id = match span.context() {
+            Some(context) => hex(context.trace.to_string()),
+            None => log::trace_id(headers)
+                .unwrap_or_else(|| hex(self.service.request_id().id.to_string())),
+        };
         let method = request.method().clone();
-        LogLine::new(settings.context.clone(), trace_id, method, self.service.now())
+        let span = span.about(&settings.context.gateway);
+        LogLine::new(settings.context.clone(), (trace_id, span), method, self.service.now())
     }
 }
 

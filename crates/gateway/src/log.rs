@@ -8,6 +8,7 @@ use sluicegate_core::Span;
 use sluicegate_core::time::Timestamp;
 use sluicegate_http::tokens::Caller;
 use sluicegate_service::Service;
+use sluicegate_service::trace::TraceSpan;
 use tracing::info;
 
 use crate::metrics::RouteMetrics;
@@ -30,6 +31,8 @@ pub(crate) struct LogLine {
     /// Matched route.
     pub(crate) route: Option<RouteMetrics>,
     pub(crate) trace_id: HeaderValue,
+    /// Span of the request. It ends with the line: with the last copy of it.
+    pub(crate) span: TraceSpan,
     pub(crate) caller: Option<Caller>,
     pub(crate) method: Method,
     /// Name of the GraphQL operation.
@@ -55,7 +58,7 @@ impl LogLine {
     /// Creates the line of a request that just arrived.
     pub(crate) fn new(
         context: Arc<LogContext>,
-        trace_id: HeaderValue,
+        (trace_id, span): (HeaderValue, TraceSpan),
         method: Method,
         began: Timestamp,
     ) -> Self {
@@ -63,6 +66,7 @@ impl LogLine {
             context,
             route: None,
             trace_id,
+            span,
             caller: None,
             method,
             operation: None,
@@ -104,6 +108,26 @@ impl LogLine {
         );
         if let Some(route) = &self.route {
             route.ended(self.status, took);
+        }
+        self.describe();
+    }
+
+    /// Sets the attributes of the span.
+    fn describe(&self) {
+        let Self { span, context, .. } = self;
+        span.set("sluicegate.gateway", || context.gateway.clone());
+        if let Some(route) = &self.route {
+            span.set("http.route", || route.name().to_owned());
+        }
+        span.set("http.request.method", || self.method.as_str().to_owned());
+        span.set("http.response.status_code", || self.status);
+        if let Some(code) = self.code {
+            span.set("error.type", || code);
+        }
+        // A refusal such as 429 is an answer, not a failure of the gateway.
+        if self.status >= 500 || self.cause.is_some() {
+            let cause = self.cause.as_deref().or(self.code).unwrap_or("the upstream failed");
+            span.fail(|| cause.to_owned());
         }
     }
 }

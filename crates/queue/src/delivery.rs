@@ -104,6 +104,11 @@ impl Delivery {
         self.message.meta.booking = booking;
     }
 
+    /// Sets a header, which travels with the message.
+    pub fn set_header(&mut self, name: &str, value: String) {
+        self.message.headers.insert(name.to_owned(), value);
+    }
+
     /// Counts a deferral of a message that waited for a limit without being requeued.
     pub const fn count_deferral(&mut self) {
         self.message.meta.deferrals += 1;

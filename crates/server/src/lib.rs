@@ -19,6 +19,7 @@ mod request;
 pub mod rest;
 mod settlement;
 mod ticket;
+pub mod traced;
 mod window;
 
 pub(crate) use sluicegate_http::probe;

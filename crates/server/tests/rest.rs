@@ -45,7 +45,11 @@ impl Api {
         let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
         let router = rest::router(service, rest::BODY_LIMIT)
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
-            .merge(rest::queues::router(None, QueueApiOptions::default()));
+            .merge(rest::queues::router(
+                None,
+                QueueApiOptions::default(),
+                sluicegate_service::trace::Tracer::default(),
+            ));
         Self { router: router.layer(auth::require(Arc::default())), clock }
     }
 

@@ -54,7 +54,11 @@ fn routers() -> [Router; 2] {
     let http = rest::router(service.clone(), limit)
         .merge(envoy::router(rls(), limit))
         .merge(rest::overrides::router(overrides, limit))
-        .merge(rest::queues::router(None, QueueApiOptions::default()))
+        .merge(rest::queues::router(
+            None,
+            QueueApiOptions::default(),
+            sluicegate_service::trace::Tracer::default(),
+        ))
         .merge(admin::router(Arc::new(Nothing)))
         .merge(probe::router(ready.clone()));
     let grpc = grpc::router(service.clone(), rls(), limit, ready, Default::default());

@@ -1,6 +1,7 @@
 //! The limiter as a service: [`Service`] plans and decides, [`Observer`]s receive every decision,
 //! and [`answer::Answer`] prepares it for the encoders of every protocol. `metrics` declares the
-//! metrics of all crates above this one, and [`series`] keeps recent data for the dashboard.
+//! metrics of all crates above this one, [`series`] keeps recent data for the dashboard, and
+//! [`trace`] creates the spans of traces.
 
 pub mod answer;
 mod audit;
@@ -11,9 +12,11 @@ pub mod metrics;
 mod observer;
 pub mod series;
 mod service;
+pub mod trace;
 
 pub use audit::{AuditEntry, AuditLog};
 pub use observer::{
-    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
+    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, StoreCallEvent,
+    UnansweredEvent,
 };
 pub use service::{DecisionMode, Service, ServiceError};

@@ -6,6 +6,7 @@ use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::time::{Span, Timestamp};
 
 use crate::answer::Answer;
+use crate::trace::{EventTrace, TraceId};
 
 /// A receiver of all decisions and their outcomes, such as the metrics and the decision log.
 pub trait Observer: Send + Sync {
@@ -22,6 +23,9 @@ pub trait Observer: Send + Sync {
     /// Receives a store call with an unknown outcome: the store did not answer, or the caller
     /// stopped waiting. The change may or may not have happened.
     fn on_unanswered(&self, _event: &UnansweredEvent) {}
+
+    /// Receives a store call that is part of a recorded trace.
+    fn on_store_call(&self, _event: &StoreCallEvent<'_>) {}
 }
 
 /// A decision with the query and the answer.
@@ -34,8 +38,12 @@ pub struct DecisionEvent<'a, 'q, 'p> {
     pub operation: Operation,
     /// The claimant, if the work was booked before.
     pub claimant: Option<Id>,
+    /// Time at which the request came, by the clock of this node.
+    pub started: Timestamp,
     /// Time that the decision took.
     pub latency: Span,
+    /// Span of the decision, if it belongs to a trace.
+    pub trace: Option<&'a EventTrace>,
 }
 
 /// A request that got no decision because the store failed.
@@ -46,8 +54,12 @@ pub struct FailureEvent<'a, 'q, 'p> {
     pub plan: &'a Plan<'p>,
     /// The operation that failed.
     pub operation: Operation,
+    /// Time at which the request came, by the clock of this node.
+    pub started: Timestamp,
     /// Time until the failure.
     pub latency: Span,
+    /// Span of the request, if it belongs to a trace.
+    pub trace: Option<&'a EventTrace>,
 }
 
 /// A store call whose outcome is unknown.
@@ -59,6 +71,25 @@ pub struct UnansweredEvent {
     pub operation: Operation,
     /// Time spent waiting for the answer.
     pub latency: Span,
+    /// Trace that the call belongs to.
+    pub trace: Option<TraceId>,
+}
+
+/// A store call that is part of a recorded trace.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreCallEvent<'a> {
+    /// The operation of the call.
+    pub operation: Operation,
+    /// Start of the call, by the clock of this node.
+    pub started: Timestamp,
+    /// Time that the call took.
+    pub latency: Span,
+    /// False if the store did not answer, or the caller stopped waiting.
+    pub is_answered: bool,
+    /// False if there was no answer, or an error.
+    pub is_ok: bool,
+    /// Span of the operation that the call is a part of.
+    pub trace: &'a EventTrace,
 }
 
 /// A change of an earlier admission, booking or counter.
@@ -71,8 +102,12 @@ pub struct ChangeEvent<'a, 'p> {
     pub at: Option<Timestamp>,
     /// The change.
     pub effect: Effect<'a, 'p>,
+    /// Time at which the request came, by the clock of this node.
+    pub started: Timestamp,
     /// Time that the operation took.
     pub latency: Span,
+    /// Span of the operation, if it belongs to a trace.
+    pub trace: Option<&'a EventTrace>,
 }
 
 /// The change that an operation made.

@@ -15,8 +15,10 @@ use sluicegate_store::{AnyStore, SharedClock};
 use crate::answer::{Answer, AnswerContext};
 use crate::audit::AuditLog;
 use crate::observer::{
-    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, UnansweredEvent,
+    ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, StoreCallEvent,
+    UnansweredEvent,
 };
+use crate::trace::{EventTrace, SpanObserver, Tracer};
 
 /// A kind of request that is answered with a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,13 @@ pub struct Service {
     ids: IdGenerator,
     observers: Vec<Box<dyn Observer>>,
     audit: AuditLog,
+    tracer: Tracer,
+}
+
+/// An operation in progress: its start, and its span if it belongs to a trace.
+struct OperationStart {
+    at: Timestamp,
+    trace: Option<EventTrace>,
 }
 
 /// A request that got no decision.
@@ -69,7 +78,24 @@ impl Service {
         observers: Vec<Box<dyn Observer>>,
     ) -> Self {
         let clock = SharedClock::new(clock);
-        Self { limiter, clock, ids: IdGenerator::new(), observers, audit: AuditLog::default() }
+        let (ids, audit, tracer) = (IdGenerator::new(), AuditLog::default(), Tracer::default());
+        Self { limiter, clock, ids, observers, audit, tracer }
+    }
+
+    /// Records decisions and store calls as spans of the traces that they belong to.
+    #[must_use]
+    pub fn with_tracer(mut self, tracer: Tracer) -> Self {
+        if tracer.is_on() {
+            let store = if self.limiter.store().memory().is_some() { "memory" } else { "redis" };
+            self.observers.push(Box::new(SpanObserver::new(tracer.clone(), store)));
+        }
+        self.tracer = tracer;
+        self
+    }
+
+    /// Returns the tracer, which creates the spans of requests and messages.
+    pub const fn tracer(&self) -> &Tracer {
+        &self.tracer
     }
 
     /// Returns the limiter.
@@ -107,14 +133,14 @@ impl Service {
         mode: DecisionMode,
         encode: impl FnOnce(&Answer<'_, '_>) -> T,
     ) -> Result<T, ServiceError> {
-        let started = self.clock.now();
+        let started = self.start();
         let rules = self.limiter.rules();
-        let plan = plan(&rules, queries, &started)?;
+        let plan = plan(&rules, queries, &started.at)?;
         let operation = mode.operation();
-        let (plan, verdict) = match plan.ban(started) {
+        let (plan, verdict) = match plan.ban(started.at) {
             Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
             None => {
-                let call = self.start_call(plan.id.id, operation, started);
+                let call = self.start_call(plan.id.id, operation, &started);
                 let verdict = call.finish(match operation {
                     Operation::Peek => self.limiter.peek(&plan).await,
                     Operation::Book => self.limiter.book(&plan).await,
@@ -126,7 +152,7 @@ impl Service {
         let Verdict { decision, outage } = match verdict {
             Ok(verdict) => verdict,
             Err(error) => {
-                self.notify_failure(queries, &plan, operation, &error, started);
+                self.notify_failure(queries, &plan, operation, &error, &started);
                 return Err(error.into());
             }
         };
@@ -135,7 +161,7 @@ impl Service {
             .with_context(AnswerContext::of(queries));
         let answer = if mode == DecisionMode::Tally { answer.deny_if_exceeded() } else { answer };
         if let Some(query) = queries.first() {
-            self.notify_decision(query, answer, operation, None, started);
+            self.notify_decision(query, answer, operation, None, &started);
         }
         Ok(encode(&answer))
     }
@@ -147,14 +173,14 @@ impl Service {
         claimant: Id,
         encode: impl FnOnce(&Ruleset, &Plan<'_>, Claim) -> T,
     ) -> Result<T, ServiceError> {
-        let started = self.clock.now();
+        let started = self.start();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, started)?;
-        let (plan, claim) = match plan.ban(started) {
+        let plan = rules.plan(query, started.at)?;
+        let (plan, claim) = match plan.ban(started.at) {
             Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
             Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
             _ => {
-                let call = self.start_call(plan.id.id, Operation::Claim, started);
+                let call = self.start_call(plan.id.id, Operation::Claim, &started);
                 let claim = call.finish(self.limiter.store().claim(&plan, claimant).await)?;
                 (plan, claim)
             }
@@ -172,10 +198,10 @@ impl Service {
         match decision {
             Ok(decision) => {
                 let answer = Answer::new(&rules, &plan, &decision);
-                self.notify_decision(query, answer, Operation::Claim, Some(claimant), started);
+                self.notify_decision(query, answer, Operation::Claim, Some(claimant), &started);
             }
             Err((at, effect)) => {
-                self.notify_change(query.id.id, Operation::Claim, at, effect, started)
+                self.notify_change(query.id.id, Operation::Claim, at, effect, &started)
             }
         }
         Ok(encode(&rules, &plan, claim))
@@ -183,38 +209,38 @@ impl Service {
 
     /// Replaces the estimate of an admission with its actual cost.
     pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<EndResult, store::Error> {
-        let started = self.clock.now();
-        let call = self.start_call(handle.id, Operation::Settle, started);
+        let started = self.start();
+        let call = self.start_call(handle.id, Operation::Settle, &started);
         let ended = call.finish(self.limiter.settle(handle, cost).await)?;
-        self.notify_end(Operation::Settle, handle, Some(cost), ended, started);
+        self.notify_end(Operation::Settle, handle, Some(cost), ended, &started);
         Ok(ended)
     }
 
     /// Frees the concurrency slots of an admission.
     pub async fn release(&self, handle: &Handle) -> Result<EndResult, store::Error> {
-        let started = self.clock.now();
-        let call = self.start_call(handle.id, Operation::Release, started);
+        let started = self.start();
+        let call = self.start_call(handle.id, Operation::Release, &started);
         let ended = call.finish(self.limiter.release(handle).await)?;
-        self.notify_end(Operation::Release, handle, None, ended, started);
+        self.notify_end(Operation::Release, handle, None, ended, &started);
         Ok(ended)
     }
 
     /// Gives back all charges of an admission whose work did not run.
     pub async fn cancel(&self, handle: &Handle) -> Result<EndResult, store::Error> {
-        let started = self.clock.now();
-        let call = self.start_call(handle.id, Operation::Cancel, started);
+        let started = self.start();
+        let call = self.start_call(handle.id, Operation::Cancel, &started);
         let ended = call.finish(self.limiter.cancel(handle).await)?;
-        self.notify_end(Operation::Cancel, handle, None, ended, started);
+        self.notify_end(Operation::Cancel, handle, None, ended, &started);
         Ok(ended)
     }
 
     /// Extends the leases and the hold of an admission.
     pub async fn renew(&self, handle: &Handle) -> Result<Renewal, store::Error> {
-        let started = self.clock.now();
-        let call = self.start_call(handle.id, Operation::Renew, started);
+        let started = self.start();
+        let call = self.start_call(handle.id, Operation::Renew, &started);
         let renewed = call.finish(self.limiter.renew(handle).await)?;
         let effect = Effect::Renewed { until: renewed.until };
-        self.notify_change(handle.id, Operation::Renew, Some(renewed.at), effect, started);
+        self.notify_change(handle.id, Operation::Renew, Some(renewed.at), effect, &started);
         Ok(renewed)
     }
 
@@ -225,10 +251,10 @@ impl Service {
         query: &Query<'_>,
         encode: impl FnOnce(&Ruleset, &Plan<'_>, Usage) -> T,
     ) -> Result<T, ServiceError> {
-        let started = self.clock.now();
+        let started = self.start();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, started)?;
-        let call = self.start_call(plan.id.id, Operation::Refund, started);
+        let plan = rules.plan(query, started.at)?;
+        let call = self.start_call(plan.id.id, Operation::Refund, &started);
         let usage = match call.finish(self.limiter.store().refund(&plan).await) {
             Ok(usage) => usage,
             Err(error) => {
@@ -237,13 +263,13 @@ impl Service {
                     &plan,
                     Operation::Refund,
                     &error,
-                    started,
+                    &started,
                 );
                 return Err(error.into());
             }
         };
         let effect = Effect::Refunded { plan: &plan };
-        self.notify_change(query.id.id, Operation::Refund, Some(usage.at), effect, started);
+        self.notify_change(query.id.id, Operation::Refund, Some(usage.at), effect, &started);
         Ok(encode(&rules, &plan, usage))
     }
 
@@ -255,17 +281,17 @@ impl Service {
         selects: impl Fn(&str) -> bool,
         encode: impl FnOnce(&Plan<'_>) -> T,
     ) -> Result<T, ServiceError> {
-        let started = self.clock.now();
+        let started = self.start();
         let rules = self.limiter.rules();
-        let plan = rules.plan(query, started)?;
+        let plan = rules.plan(query, started.at)?;
         let places = plan.charges().iter().enumerate();
         let places = places.filter(|(_, charge)| selects(&charge.rule().name));
         let places: Vec<_> = places.map(|(place, _)| place).collect();
         let plan = plan.with_only(&places);
-        let call = self.start_call(plan.id.id, Operation::Reset, started);
+        let call = self.start_call(plan.id.id, Operation::Reset, &started);
         let at = call.finish(self.limiter.reset(&plan).await)?;
         let effect = Effect::Reset { plan: &plan };
-        self.notify_change(query.id.id, Operation::Reset, Some(at), effect, started);
+        self.notify_change(query.id.id, Operation::Reset, Some(at), effect, &started);
         Ok(encode(&plan))
     }
 
@@ -276,16 +302,25 @@ impl Service {
         Ok(self.limiter.close(&plan, span).await?)
     }
 
+    fn start(&self) -> OperationStart {
+        OperationStart { at: self.clock.now(), trace: self.tracer.event() }
+    }
+
+    /// Returns the time that an operation has taken, its start and its span.
+    fn timing<'s>(&self, started: &'s OperationStart) -> (Span, Timestamp, Option<&'s EventTrace>) {
+        (self.clock.now().since(started.at), started.at, started.trace.as_ref())
+    }
+
     fn notify_decision(
         &self,
         query: &Query<'_>,
         answer: Answer<'_, '_>,
         operation: Operation,
         claimant: Option<Id>,
-        started: Timestamp,
+        started: &OperationStart,
     ) {
-        let latency = self.clock.now().since(started);
-        let event = DecisionEvent { query, answer, operation, claimant, latency };
+        let (latency, started, trace) = self.timing(started);
+        let event = DecisionEvent { query, answer, operation, claimant, started, latency, trace };
         for observer in &self.observers {
             observer.on_decision(&event);
         }
@@ -297,7 +332,7 @@ impl Service {
         plan: &Plan<'_>,
         operation: Operation,
         error: &store::Error,
-        started: Timestamp,
+        started: &OperationStart,
     ) {
         // The other errors are about the request, not about the store.
         let of_store = matches!(
@@ -305,8 +340,8 @@ impl Service {
             store::Error::Unavailable(_) | store::Error::ClockSkew | store::Error::Full
         );
         let Some(query) = queries.first().filter(|_| of_store) else { return };
-        let latency = self.clock.now().since(started);
-        let event = FailureEvent { query, plan, operation, latency };
+        let (latency, started, trace) = self.timing(started);
+        let event = FailureEvent { query, plan, operation, started, latency, trace };
         for observer in &self.observers {
             observer.on_failure(&event);
         }
@@ -318,7 +353,7 @@ impl Service {
         handle: &Handle,
         cost: Option<&Cost>,
         ended: EndResult,
-        started: Timestamp,
+        started: &OperationStart,
     ) {
         let EndResult { at, replayed } = ended;
         let effect = Effect::Ended { replayed, claimant: handle.claimant, cost };
@@ -331,10 +366,10 @@ impl Service {
         operation: Operation,
         at: Option<Timestamp>,
         effect: Effect<'_, '_>,
-        started: Timestamp,
+        started: &OperationStart,
     ) {
-        let latency = self.clock.now().since(started);
-        let event = ChangeEvent { id, operation, at, effect, latency };
+        let (latency, started, trace) = self.timing(started);
+        let event = ChangeEvent { id, operation, at, effect, started, latency, trace };
         for observer in &self.observers {
             observer.on_change(&event);
         }
@@ -342,15 +377,24 @@ impl Service {
 
     /// Starts a store call. If the call is dropped without a known outcome, it notifies the
     /// observers.
-    fn start_call(&self, id: Id, operation: Operation, started: Timestamp) -> StoreCall<'_> {
-        let (observers, clock) = (&self.observers[..], &self.clock as &dyn Clock);
+    fn start_call<'s>(
+        &'s self,
+        id: Id,
+        operation: Operation,
+        started: &'s OperationStart,
+    ) -> StoreCall<'s> {
+        let trace = started.trace.as_ref().filter(|trace| trace.context.sampled);
         StoreCall {
-            observers,
-            clock,
+            observers: &self.observers,
+            clock: &self.clock,
             id,
             operation,
             started,
+            // Without a span of its own, a call needs no time of its own.
+            span: trace.map(|trace| (trace, self.clock.now())),
             outcome_known: operation == Operation::Peek,
+            is_answered: false,
+            is_ok: false,
         }
     }
 
@@ -372,24 +416,37 @@ struct StoreCall<'a> {
     clock: &'a dyn Clock,
     id: Id,
     operation: Operation,
-    started: Timestamp,
+    started: &'a OperationStart,
+    /// Span of the operation and start of the call, if the call is recorded.
+    span: Option<(&'a EventTrace, Timestamp)>,
     /// True if the outcome is known; always true for a call that changes nothing.
     outcome_known: bool,
+    is_answered: bool,
+    is_ok: bool,
 }
 
 impl StoreCall<'_> {
     /// Records the result and passes it on. After `Unavailable` the outcome is unknown.
     fn finish<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
-        self.outcome_known |= !matches!(answer, Err(store::Error::Unavailable(_)));
+        self.is_ok = answer.is_ok();
+        self.is_answered = !matches!(answer, Err(store::Error::Unavailable(_)));
+        self.outcome_known |= self.is_answered;
         answer
     }
 }
 
 impl Drop for StoreCall<'_> {
     fn drop(&mut self) {
+        let Self { id, operation, is_answered, is_ok, .. } = *self;
+        if let Some((trace, started)) = self.span {
+            let latency = self.clock.now().since(started);
+            let event = StoreCallEvent { operation, started, latency, is_answered, is_ok, trace };
+            self.observers.iter().for_each(|observer| observer.on_store_call(&event));
+        }
         if !self.outcome_known {
-            let latency = self.clock.now().since(self.started);
-            let event = UnansweredEvent { id: self.id, operation: self.operation, latency };
+            let latency = self.clock.now().since(self.started.at);
+            let trace = self.started.trace.as_ref().map(|trace| trace.context.trace);
+            let event = UnansweredEvent { id, operation, latency, trace };
             self.observers.iter().for_each(|observer| observer.on_unanswered(&event));
         }
     }

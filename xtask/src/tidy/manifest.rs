@@ -1,8 +1,8 @@
 //! Rules for `Cargo.toml`: the crates that each crate may depend on, and one set of lints for all.
 //!
 //! ```text
-//! {core, template} ← {checker, vendors} ← {store, queue} ← config ← {http, service} ← pace
-//!   ← {server, gateway, dispatch, client} ← app
+//! {core, template} ← {checker, vendors} ← {store, queue} ← config ← {http, service}
+//!   ← {pace, traces} ← {server, gateway, dispatch, client} ← app
 //! ```
 //!
 //! A crate may use any crate of a lower layer, never one of its own. `testkit` serves
@@ -20,7 +20,7 @@ const LAYERS: [&[&str]; 8] = [
     &["store", "queue"],
     &["config"],
     &["http", "service"],
-    &["pace"],
+    &["pace", "traces"],
     &["server", "gateway", "dispatch", "client"],
     &["app"],
 ];

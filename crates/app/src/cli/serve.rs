@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Format;
 
 use super::AlreadyLogged;
 use super::gateway_notes::rules_for_no_gateway;
@@ -21,6 +22,7 @@ use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::queue::MissingQueue;
 use crate::store;
+use crate::trace_log::WithTraceId;
 use crate::wire::{Node, Role, RunOptions};
 
 pub(super) const EXAMPLES: &str = "\
@@ -314,8 +316,9 @@ fn start_logging(config: &Config, console: &Console) {
         .log_internal_errors(false)
         .with_target(false);
     if json {
-        builder.json().flatten_event(true).init();
+        builder.json().flatten_event(true).map_event_format(WithTraceId::json).init();
     } else {
-        builder.with_ansi(terminal).init();
+        let text = |format: Format| WithTraceId::text(format.with_ansi(terminal));
+        builder.with_ansi(terminal).map_event_format(text).init();
     }
 }

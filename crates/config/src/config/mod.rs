@@ -11,6 +11,7 @@ mod prices;
 mod queue;
 mod service;
 mod store;
+mod traces;
 
 pub use sluicegate_core::outage::{DataLossPolicy, OutagePolicies, OutagePolicy};
 use sluicegate_core::ruleset::Settings;
@@ -37,6 +38,7 @@ pub use service::{
     ServerOptions,
 };
 pub use store::{RedisStore, RedisTimeouts, RedisWorkload, Secret, SnapshotFile, StoreOptions};
+pub use traces::{TraceOptions, TraceProtocol};
 
 use crate::diagnostic::Diagnostic;
 use crate::price_file::{self, PriceFileError};
@@ -72,6 +74,8 @@ pub struct Config {
     pub log: LogOptions,
     /// Metrics.
     pub metrics: MetricsOptions,
+    /// Traces. Default: off.
+    pub traces: Option<TraceOptions>,
     /// Resource limits of the process.
     pub server: ServerOptions,
     /// Responses to Envoy.

@@ -22,6 +22,7 @@ mod rule;
 mod scalar;
 mod service;
 mod store;
+mod traces;
 mod unreachable;
 mod upstream;
 mod warnings;
@@ -44,7 +45,7 @@ pub(crate) use environment::store as store_from_environment;
 pub(crate) use rate_limits::file as rate_limits_file;
 pub(crate) use store::SelectedStore;
 
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 19] = [
     "enabled",
     "listen",
     "auth",
@@ -57,6 +58,7 @@ const KNOWN: [&str; 18] = [
     "prices",
     "log",
     "metrics",
+    "traces",
     "server",
     "envoy",
     "compat",
@@ -197,6 +199,7 @@ pub(crate) fn config(
         prices,
         log: part("log").map(|item| service::log(item, report)).unwrap_or_default(),
         metrics: part("metrics").map(|item| service::metrics(item, report)).unwrap_or_default(),
+        traces: part("traces").and_then(|item| traces::traces(item, report)),
         envoy,
         gateways,
         dispatch,

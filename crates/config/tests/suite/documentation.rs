@@ -24,6 +24,7 @@ const MAPS: &[&str] = &[
     r#"log: {zzzz: 1}"#,
     r#"log: {decisions: {zzzz: 1}}"#,
     r#"metrics: {zzzz: 1}"#,
+    r#"traces: {endpoint: "http://127.0.0.1:4318", zzzz: 1}"#,
     r#"envoy: {zzzz: 1}"#,
     r#"limits: [{name: g, rules: [], zzzz: 1}]"#,
     r#"limits: [{name: g, rules: [{name: R, limit: 1/s, zzzz: 1}]}]"#,

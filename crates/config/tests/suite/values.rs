@@ -3,7 +3,7 @@
 use crate::files::{files, load_file};
 use sluicegate_config::{
     Config, LogFormat, LogLevel, OutagePolicy, RedisTimeouts, RedisTopology, RedisWorkload,
-    SampleRate, StoreOptions, TokenHash, load,
+    SampleRate, StoreOptions, TokenHash, TraceProtocol, load,
 };
 use sluicegate_core::Span;
 use sluicegate_core::price::{Quote, TokenCounts};
@@ -217,6 +217,20 @@ fn an_empty_item_in_a_list_of_tokens_is_ignored() {
 }
 
 #[test]
+fn a_collector_without_a_path_gets_the_path_of_traces() {
+    for (endpoint, expected) in [
+        ("http://c:4318", Some("http://c:4318/v1/traces")),
+        ("http://c:4318/", Some("http://c:4318/v1/traces")),
+        ("https://c/otlp/v1/traces", Some("https://c/otlp/v1/traces")),
+        ("${NO_COLLECTOR:-}", None),
+    ] {
+        let text = format!("traces:\n  endpoint: {endpoint}\n");
+        let found = loaded(&text).traces.map(|traces| traces.endpoint.to_string());
+        assert_eq!(found.as_deref(), expected, "{endpoint}");
+    }
+}
+
+#[test]
 fn every_option_arrives() {
     let config = good("every_option");
     let tls = config.listen.http.tls.as_ref().unwrap();
@@ -254,6 +268,11 @@ fn every_option_arrives() {
     assert_eq!(config.server.body_limit.0, 1 << 20);
     assert_eq!(config.server.shutdown_grace, Span::from_secs(30));
     assert_eq!(config.server.drain_timeout, Some(Span::from_secs(25)));
+    let traces = config.traces.as_ref().unwrap();
+    assert_eq!(traces.endpoint, "https://collector.example:4317");
+    assert_eq!((traces.protocol, traces.timeout), (TraceProtocol::Grpc, Span::from_secs(2)));
+    assert_eq!(traces.sample_ratio.parts_per_million(), 250_000);
+    assert_eq!((traces.service_name.as_str(), traces.headers.len()), ("limiter", 1));
 }
 
 #[test]

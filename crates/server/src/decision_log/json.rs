@@ -4,6 +4,7 @@ use sluicegate_config::SampleRate;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Id, Span, Timestamp};
+use sluicegate_service::trace::TraceId;
 
 use super::LogProcess;
 use super::line::{self, API_KEY, Context, decided_by, level, shadowed, shown_limit};
@@ -23,6 +24,7 @@ pub(super) fn decision(
 ) {
     let answer = &event.answer;
     let mut line = begin(level(answer), answer.plan().id.id, event.operation, context, out);
+    trace(event.trace.map(|trace| trace.context.trace), &mut line);
     who(event.query, context, &mut line);
     outcome(answer, &mut line);
     latency(event.latency, &mut line);
@@ -35,6 +37,7 @@ pub(super) fn decision(
 /// Appends the line of a later change, without its end.
 pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = begin("INFO", event.id, event.operation, context, out);
+    trace(event.trace.map(|trace| trace.context.trace), &mut line);
     latency(event.latency, &mut line);
     if let Some(at) = event.at {
         line.instant("at", at);
@@ -76,6 +79,7 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
 /// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
     let mut line = begin("WARN", event.id, event.operation, context, out);
+    trace(event.trace, &mut line);
     latency(event.latency, &mut line);
     line.word("effect", "unknown");
     end(line, context);
@@ -119,6 +123,12 @@ fn begin<'o>(
     line.quoted("requestId", id);
     line.word("operation", operation.name());
     line
+}
+
+fn trace(trace: Option<TraceId>, line: &mut JsonObject<'_>) {
+    if let Some(trace) = trace {
+        line.quoted("traceId", trace);
+    }
 }
 
 fn latency(latency: Span, line: &mut JsonObject<'_>) {

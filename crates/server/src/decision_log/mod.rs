@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `timestamp`, `level` | the time of this node; `INFO`, or `WARN` for a denial |
 //! | `requestId`, `operation` | the id of the work; `acquire`, `peek`, `book` or `claim` |
+//! | [`traceId`] | the trace that the request belongs to |
 //! | [`userId`, `tenantId`, `modelId`, `modelTier`, `clientType`] | dimensions with a separate field |
 //! | [`apiKeyId`] | the keyed hash of `apiKey` |
 //! | [`dimensions`], [`hashed`] | the other dimensions; secret ones by their keyed hashes |
@@ -30,7 +31,7 @@
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `requestId`, `operation`, `latencyMs`, `at` | as above |
+//! | `requestId`, `operation`, [`traceId`], `latencyMs`, `at` | as above |
 //! | [`replayed`], [`claimant`], [`cost`] | the admission had ended before; the claimant of the handle; the actual cost |
 //! | [`until`] | the end after a renewal |
 //! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; the charges at that time |

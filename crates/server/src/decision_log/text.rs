@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use sluicegate_core::{Decision, Id, Span};
+use sluicegate_service::trace::TraceId;
 
 use super::line::{Context, amount, level, shadowed};
 use crate::json::word;
@@ -57,7 +58,8 @@ pub(super) fn decision(
         let used = amount(scope.reading.used, scope.limit.unit());
         plain(out, format_args!(" {used} of {}", scope.limit));
     }
-    end(event.latency, answer.plan().id.id, context, out);
+    let trace = event.trace.map(|trace| trace.context.trace);
+    end(event.latency, answer.plan().id.id, trace, context, out);
 }
 
 /// Appends the line of a later change, without its end.
@@ -77,19 +79,23 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
             }
         }
     }
-    end(event.latency, event.id, context, out);
+    let trace = event.trace.map(|trace| trace.context.trace);
+    end(event.latency, event.id, trace, context, out);
 }
 
 /// Appends the line of a store call with an unknown outcome, without its end.
 pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
     let operation = event.operation.name();
     plain(out, format_args!("{} WARN {operation} without an answer of the store", context.now));
-    end(event.latency, event.id, context, out);
+    end(event.latency, event.id, event.trace, context, out);
 }
 
-fn end(latency: Span, id: Id, context: &Context<'_>, out: &mut Vec<u8>) {
+fn end(latency: Span, id: Id, trace: Option<TraceId>, context: &Context<'_>, out: &mut Vec<u8>) {
     let micros = latency.as_micros();
     plain(out, format_args!(" | {}.{:03}ms {id}", micros / 1_000, micros % 1_000));
+    if let Some(trace) = trace {
+        plain(out, format_args!(" trace {trace}"));
+    }
     if context.dropped > 0 {
         plain(out, format_args!(" | {} lines lost before this one", context.dropped));
     }

@@ -268,7 +268,7 @@ impl Observer for Metrics {
     }
 
     fn on_failure(&self, event: &FailureEvent<'_, '_, '_>) {
-        let FailureEvent { query, plan, operation, latency } = *event;
+        let FailureEvent { query, plan, operation, latency, .. } = *event;
         self.0.operations.decided(operation, Outcome::Error, latency);
         self.0.scopes.failed(plan, QueryLabels::of(query));
     }

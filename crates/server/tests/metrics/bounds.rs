@@ -111,7 +111,15 @@ fn a_million_random_ids_make_no_series() {
         let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
         let answer = Answer::new(&limiter.rules, plan, decision);
         let (operation, latency) = (Operation::Acquire, Span::ZERO);
-        metrics.on_decision(&DecisionEvent { query, answer, operation, claimant: None, latency });
+        metrics.on_decision(&DecisionEvent {
+            query,
+            answer,
+            operation,
+            claimant: None,
+            started: sluicegate_core::Timestamp::default(),
+            latency,
+            trace: None,
+        });
     };
     for _ in 0..20_000 {
         decide([next() % 300, next() % 300]);

@@ -297,7 +297,15 @@ fn several_queries_in_one_plan_are_one_decision() {
     let (query, plan, decision) = (&queries[0], &plan, &decision);
     let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::ZERO);
-    metrics.on_decision(&DecisionEvent { query, answer, operation, claimant: None, latency });
+    metrics.on_decision(&DecisionEvent {
+        query,
+        answer,
+        operation,
+        claimant: None,
+        started: sluicegate_core::Timestamp::default(),
+        latency,
+        trace: None,
+    });
     check(
         &metrics,
         "rate_limiter_requests_total",
@@ -320,7 +328,14 @@ fn a_store_that_does_not_answer_is_an_error_of_every_rule() {
     let query = Ask::new(1, WHO).query();
     let plan = limiter.rules.plan(&query, limiter.clock.now()).expect("a plan");
     let (operation, latency) = (Operation::Acquire, Span::from_millis(45));
-    metrics.on_failure(&FailureEvent { query: &query, plan: &plan, operation, latency });
+    metrics.on_failure(&FailureEvent {
+        query: &query,
+        plan: &plan,
+        operation,
+        started: sluicegate_core::Timestamp::default(),
+        latency,
+        trace: None,
+    });
     check(
         &metrics,
         "rate_limiter_requests_total",

@@ -62,7 +62,15 @@ fn the_cost_of_a_decision_of_three_scopes_is_that_of_counting_each_once() {
     let (query, plan, decision) = (&query, &plan, &decision.expect("a decision"));
     let answer = Answer::new(&limiter.rules, plan, decision);
     let (operation, latency) = (Operation::Acquire, Span::from_micros(30));
-    let event = DecisionEvent { query, answer, operation, claimant: None, latency };
+    let event = DecisionEvent {
+        query,
+        answer,
+        operation,
+        claimant: None,
+        started: sluicegate_core::Timestamp::default(),
+        latency,
+        trace: None,
+    };
     let clock = MonotonicClock::new();
     let fastest = (0..ROUNDS).map(|_| {
         let began = clock.now();

@@ -86,7 +86,9 @@ impl Limiter {
             answer: Answer::new(&self.rules, &plan, &decision),
             operation: ask.operation,
             claimant: None,
+            started: EPOCH,
             latency: ask.latency,
+            trace: None,
         });
         decision
     }

@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use serde::de::IgnoredAny;
 use sluicegate_config::CommandOptions;
 use sluicegate_http::upstream::{SecretError, Secrets, read_secret};
+use sluicegate_service::trace::{self, TraceContext};
 use tokio::process::Command;
 
 use self::child::CommandResult;
@@ -126,6 +127,12 @@ fn about(job: &Job) -> Result<Vec<(&'static str, String)>, JobFailure> {
         ("SLUICEGATE_JOB_PROVIDER", job.provider.clone()),
     ];
     about.extend(job.message.kind.clone().map(|kind| ("SLUICEGATE_JOB_TYPE", kind)));
+    // The names that tools of OpenTelemetry read.
+    let context = trace::current();
+    about.extend(context.iter().flat_map(TraceContext::fields).map(|(name, value)| match name {
+        "traceparent" => ("TRACEPARENT", value),
+        _ => ("TRACESTATE", value),
+    }));
     match about.iter().find(|(_, value)| value.contains('\0')) {
         Some((name, _)) => Err(JobFailure::permanent(format!("{name} contains a NUL byte"))),
         None => Ok(about),

@@ -24,11 +24,12 @@ pub(super) use request::RequestError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use futures_util::future::BoxFuture;
 use sluicegate_config::HttpOptions;
 use sluicegate_core::time::Clock;
 use sluicegate_http::upstream::{CaError, ClientOptions, CredentialsError, Signer, Upstream};
+use sluicegate_service::trace::{self, TraceContext};
 
 use super::job_scope::JobScope;
 use etags::{EtagCache, EtagEntry};
@@ -90,6 +91,12 @@ impl HttpHandler {
         let known = known.and_then(|etags| etags.find(&address, job.key()));
         if let Some(known) = &known {
             request.headers_mut().insert(header::IF_NONE_MATCH, known.etag.clone());
+        }
+        // The server of the call continues the trace, unless the configuration sets the fields.
+        for (name, value) in trace::current().iter().flat_map(TraceContext::fields) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                request.headers_mut().entry(name).or_insert(value);
+            }
         }
         let signed = self.signer.sign(request.headers_mut(), &self.upstream, &*self.clock).await;
         if let Err(failed) = signed {

@@ -15,16 +15,22 @@ use axum::routing::{get, post};
 use futures_util::future::join_all;
 use sluicegate_config::QueueApiOptions;
 use sluicegate_queue::remote::{LeaseAction, LeaseActionKind, LeaseHandle, RemoteQueues};
+use sluicegate_queue::{Error, MessageId, Queue};
+use sluicegate_service::trace::{SpanKind, Tracer};
 
 use super::decode::{BodyLimit, JsonBody, shaped};
 use super::{HandlerResult, Problem, json, only};
 use decode::{
-    AckBody, BodyFormat, DeadLetterBody, DelayBody, ExtendBody, HandleBody, ReceiveBody,
-    SendBatchBody, SendBody,
+    AckBody, BodyFormat, DeadLetterBody, DelayBody, ExtendBody, HandleBody, OutgoingPart,
+    ReceiveBody, SendBatchBody, SendBody,
 };
 
 /// Returns the routes. `queues` is `None` if the configuration has no `queue` section.
-pub fn router(queues: Option<Arc<RemoteQueues>>, options: QueueApiOptions) -> Router {
+pub fn router(
+    queues: Option<Arc<RemoteQueues>>,
+    options: QueueApiOptions,
+    tracer: Tracer,
+) -> Router {
     Router::new()
         .route("/v1/queues/{queue}", only(get(depth)))
         .route("/v1/queues/{queue}/send", only(post(send)))
@@ -36,7 +42,7 @@ pub fn router(queues: Option<Arc<RemoteQueues>>, options: QueueApiOptions) -> Ro
         .route("/v1/queues/{queue}/requeue", only(post(requeue)))
         .route("/v1/queues/{queue}/extend", only(post(extend)))
         .route("/v1/queues/{queue}/dead-letter", only(post(dead_letter)))
-        .with_state(QueuesState(Arc::new(QueueApi { queues, options })))
+        .with_state(QueuesState(Arc::new(QueueApi { queues, options, tracer })))
 }
 
 #[derive(Clone)]
@@ -45,6 +51,7 @@ struct QueuesState(Arc<QueueApi>);
 struct QueueApi {
     queues: Option<Arc<RemoteQueues>>,
     options: QueueApiOptions,
+    tracer: Tracer,
 }
 
 impl BodyLimit for QueuesState {
@@ -84,6 +91,27 @@ impl QueueApi {
         Ok((queues, name))
     }
 
+    /// Sends messages, whose receivers continue the trace of the request.
+    async fn send(
+        &self,
+        queues: &RemoteQueues,
+        name: &str,
+        parts: Vec<OutgoingPart>,
+    ) -> Result<Vec<Result<MessageId, Error>>, Error> {
+        let span = self.tracer.child("send", SpanKind::Producer).about(name);
+        span.set("messaging.destination.name", || name.to_owned());
+        let message = |queue: &Queue, part: OutgoingPart| {
+            let (mut message, when) = part.message(queue);
+            // The producer may have a trace of its own.
+            if !message.headers.contains_key("traceparent") {
+                let fields = span.fields().map(|(name, value)| (name.to_owned(), value));
+                message.headers.extend(fields);
+            }
+            (message, when)
+        };
+        span.run(queues.send(name, parts, message)).await
+    }
+
     /// Settles one lease.
     async fn settle(&self, name: Name, handle: &str, action: LeaseAction) -> HandlerResult {
         let (queues, name) = self.queue(name)?;
@@ -100,7 +128,7 @@ async fn depth(State(api): Shared, name: Name) -> HandlerResult {
 async fn send(State(api): Shared, name: Name, JsonBody(body): JsonBody) -> HandlerResult {
     let (queues, name) = api.queue(name)?;
     let part = shaped::<SendBody>(&body)?.read(queues)?;
-    let mut sent = queues.send(&name, vec![part], |queue, part| part.message(queue)).await?;
+    let mut sent = api.send(queues, &name, vec![part]).await?;
     let id = sent.pop().unwrap_or_else(|| unreachable!("one message has one result"))?;
     let mut response = json(encode::sent(&id));
     *response.status_mut() = StatusCode::CREATED;
@@ -110,7 +138,7 @@ async fn send(State(api): Shared, name: Name, JsonBody(body): JsonBody) -> Handl
 async fn send_batch(State(api): Shared, name: Name, JsonBody(body): JsonBody) -> HandlerResult {
     let (queues, name) = api.queue(name)?;
     let parts = shaped::<SendBatchBody>(&body)?.read(queues)?;
-    let sent = queues.send(&name, parts, |queue, part| part.message(queue)).await?;
+    let sent = api.send(queues, &name, parts).await?;
     let results = sent.iter().map(|result| match result {
         Ok(id) => encode::sent_value(id),
         Err(error) => encode::problem(&Problem::from(error.clone())),
