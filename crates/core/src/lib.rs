@@ -24,6 +24,7 @@ pub mod plan;
 pub mod predict;
 pub mod price;
 pub mod query;
+pub mod reservation_store;
 pub mod rule;
 pub mod ruleset;
 pub mod store;

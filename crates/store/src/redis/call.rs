@@ -10,6 +10,7 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::override_store::OverridesVersion;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
+use sluicegate_core::reservation_store::{END_REMEMBERED, RESERVATIONS_MAX, ReservationChanges};
 use sluicegate_core::time::Span;
 use sluicegate_core::{Charge, Id, Plan};
 use smallvec::SmallVec;
@@ -182,6 +183,14 @@ impl OverrideOperation<'_> {
             Self::Put { name, .. } | Self::Remove(name) => name,
         }
     }
+}
+
+/// An operation on the list of reservations that are not settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReservationOperation<'a> {
+    Apply(&'a ReservationChanges),
+    Read { max: usize },
+    Find(Id),
 }
 
 impl Call {
@@ -412,6 +421,44 @@ impl Call {
         };
         let housekeeping = matches!(operation, OverrideOperation::Read(_));
         Self { patient: true, housekeeping, ..Self::full(name, slot, keys, &body) }
+    }
+
+    /// Returns an operation on the list of reservations that are not settled.
+    pub(super) fn on_reservations(operation: ReservationOperation<'_>, names: &KeyNames) -> Self {
+        let (list, slot) = names.reservations();
+        let (mut keys, mut body) = (ByteStrings::default(), ByteStrings::default());
+        list.iter().for_each(|key| keys.push(key));
+        let name = match operation {
+            ReservationOperation::Apply(changes) => {
+                let ReservationChanges { opened, renewed, ended } = changes;
+                body.number(RESERVATIONS_MAX as u64);
+                body.span(END_REMEMBERED);
+                for count in [ended.len(), renewed.len(), opened.len()] {
+                    body.number(count as u64);
+                }
+                ended.iter().for_each(|id| body.push(id.to_string().as_bytes()));
+                for (id, due) in renewed {
+                    body.push(id.to_string().as_bytes());
+                    body.number(due.as_micros());
+                }
+                for reservation in opened {
+                    body.push(reservation.id.to_string().as_bytes());
+                    body.number(reservation.due.as_micros());
+                    body.number(reservation.ends.as_micros());
+                    body.push(reservation.text.as_bytes());
+                }
+                "reservations_apply"
+            }
+            ReservationOperation::Read { max } => {
+                body.number(max as u64);
+                "reservations_read"
+            }
+            ReservationOperation::Find(id) => {
+                body.push(id.to_string().as_bytes());
+                "reservations_find"
+            }
+        };
+        Self { patient: true, housekeeping: true, ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns the call that exchanges the backlogs under a key. It can share a batch with bookings.

@@ -10,6 +10,7 @@ use super::keys::Layout;
 use super::link::{ConnectionState, Link, LinkOptions};
 use super::reply::Reply;
 use super::sentinel::LinkTarget;
+use super::server::ServerUsage;
 use super::slot::ClusterSlot;
 use crate::redis_servers::RedisTopology;
 
@@ -54,6 +55,14 @@ impl RedisConnection {
         match self {
             Self::Link(link) => link.evicts(),
             Self::Cluster(cluster) => cluster.evicts(),
+        }
+    }
+
+    /// Returns memory and load of each connected server.
+    pub(super) fn usage(&self) -> Vec<ServerUsage> {
+        match self {
+            Self::Link(link) => link.usage().into_iter().collect(),
+            Self::Cluster(cluster) => cluster.usage(),
         }
     }
 

@@ -9,6 +9,8 @@
 //! | record of an admission | `sg:id:` and the id |
 //! | marker of an admission without a record | `sg:once:` and the id |
 //! | overrides that all nodes share | `sg:{shelf}` |
+//! | summaries of nodes | `sg:{summaries}` |
+//! | reservations that are not settled | `sg:{reservations}`, and the same with `:dues` and `:ends` |
 //! | marker of a refund | `sg:refund:` and the id |
 //! | nodes that use this Redis | `sg:nodes` |
 //! | fence of a node, which rejects calls that arrive after their rollback | `sg:fence:` and the node |
@@ -113,6 +115,13 @@ impl KeyNames {
         let name = format!("{}{{summaries}}", self.prefix).into_bytes();
         let slot = (self.layout == Layout::BySlot).then(|| ClusterSlot::of(&name));
         (name, slot)
+    }
+
+    /// Returns the keys of the reservations that are not settled, and their slot in a cluster.
+    pub(super) fn reservations(&self) -> ([Vec<u8>; 3], Option<ClusterSlot>) {
+        let name = format!("{}{{reservations}}", self.prefix).into_bytes();
+        let slot = (self.layout == Layout::BySlot).then(|| ClusterSlot::of(&name));
+        ([name.clone(), with_suffix(&name, b":dues"), with_suffix(&name, b":ends")], slot)
     }
 
     /// Returns the key of an id's record.

@@ -38,7 +38,7 @@ use super::keys::KeyNames;
 use super::reply::Reply;
 use super::script::{Script, ScriptHead, ScriptKind, VERSION};
 use super::sentinel::LinkTarget;
-use super::server::{ConnectError, RedisEndpoint, ServerInfo, eviction_policy};
+use super::server::{ConnectError, RedisEndpoint, ServerInfo, ServerUsage, read_usage};
 use crate::clock::MonotonicClock;
 
 /// Maximum number of calls in one batch: Redis serves no other client while a script runs.
@@ -61,7 +61,7 @@ const DELAY_MIN: Duration = Duration::from_millis(20);
 const DELAY_MAX: Duration = Duration::from_millis(400);
 /// Interval between pings on an idle connection.
 const PING_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of heartbeats and of reading the server's eviction policy.
+/// Interval of heartbeats and of reading the server's eviction policy, memory and load.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -111,6 +111,8 @@ struct LinkState {
     refusal: AtomicU8,
     /// The server's last loss of data.
     loss: Mutex<Option<DataLoss>>,
+    /// Memory and load of the server when it was last asked.
+    usage: Mutex<Option<ServerUsage>>,
     time: MonotonicClock,
 }
 
@@ -201,6 +203,7 @@ impl Link {
             volatile: AtomicBool::new(false),
             refusal: AtomicU8::new(NO_REFUSAL),
             loss: Mutex::default(),
+            usage: Mutex::default(),
             time: options.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
@@ -230,6 +233,12 @@ impl Link {
     /// Returns the server's last loss of data, if there was one.
     pub(super) fn loss(&self) -> Option<DataLoss> {
         *self.shared.loss.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns memory and load of the server, while it is connected.
+    pub(super) fn usage(&self) -> Option<ServerUsage> {
+        let usage = self.shared.usage.lock().unwrap_or_else(PoisonError::into_inner);
+        usage.clone().filter(|_| self.state() == ConnectionState::Up)
     }
 
     /// Sends a call and waits for its reply. Dropping the future removes a call that was not sent
@@ -515,7 +524,7 @@ impl LinkTask {
         }
     }
 
-    /// Sends a heartbeat and reads the server's eviction policy, which may have changed. An error
+    /// Sends a heartbeat and reads the server's eviction policy, memory and load. An error
     /// means that the connection is unusable; a missing reply is ignored.
     async fn check_server(
         &self,
@@ -527,8 +536,9 @@ impl LinkTask {
         if let Err(ConnectError::RefusesWrites(WriteRefusal::ReadOnly, error)) = heartbeat {
             return Err(CallFailure::NotReady(error));
         }
-        if let Ok(policy) = eviction_policy(&mut connection).await {
+        if let Ok((policy, usage)) = read_usage(&mut connection, server).await {
             self.shared.record_policy(&policy);
+            *self.shared.usage.lock().unwrap_or_else(PoisonError::into_inner) = Some(usage);
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ mod operation_stats;
 mod override_store;
 mod plan_parts;
 mod reply;
+mod reservation_store;
 mod reserve;
 mod retry;
 mod rollback;
@@ -59,6 +60,7 @@ pub use inspection::{ServerInspection, inspect};
 pub use link::ConnectionState;
 pub use operation_stats::{OperationStats, RedisOperation};
 pub use retry::RetryPolicy;
+pub use server::ServerUsage;
 
 use crate::clock::MonotonicClock;
 pub use crate::redis_servers::{RedisEndpoint, RedisTopology, Sentinels};
@@ -224,6 +226,11 @@ impl Redis {
     /// Returns true if a server may evict counters when its memory is full.
     pub fn evicts(&self) -> bool {
         self.connection.evicts()
+    }
+
+    /// Returns memory and load of each connected server, read once a second.
+    pub fn server_usage(&self) -> Vec<ServerUsage> {
+        self.connection.usage()
     }
 
     /// Returns the number of times a server has lost data since this node was started.

@@ -38,11 +38,13 @@ pub enum RedisOperation {
     Overrides,
     /// See [`sluicegate_core::Store::exchange_backlogs`].
     Backlogs,
+    /// See [`sluicegate_core::reservation_store::ReservationStore`].
+    Reservations,
 }
 
 impl RedisOperation {
     /// All operations with their names.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Acquire, "acquire"),
         (Self::Peek, "peek"),
         (Self::Book, "book"),
@@ -57,6 +59,7 @@ impl RedisOperation {
         (Self::Usage, "usage"),
         (Self::Overrides, "shelf"),
         (Self::Backlogs, "backlogs"),
+        (Self::Reservations, "reservations"),
     ];
 }
 

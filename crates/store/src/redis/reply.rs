@@ -5,6 +5,7 @@ use sluicegate_core::algorithm::{Meter, Reading};
 use sluicegate_core::backlog::Backlog;
 use sluicegate_core::decision::{Allow, Deny, Hit, Never, Readings};
 use sluicegate_core::override_store::{OverridesVersion, StoredOverrides};
+use sluicegate_core::reservation_store::UnsettledReservations;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Plan};
@@ -169,18 +170,22 @@ impl Reply {
             "same" => Ok(None),
             "shelf" => {
                 let (at, version) = (reader.time()?, OverridesVersion(reader.number()?));
-                let Some(Value::Array(texts)) = reader.0.next() else {
-                    return Err(malformed_reply());
-                };
-                let text = |value| match value {
-                    Value::BulkString(bytes) => {
-                        String::from_utf8(bytes).map_err(|_| malformed_reply())
-                    }
-                    _ => Err(malformed_reply()),
-                };
-                let texts = texts.into_iter().map(text).collect::<Result<_, _>>()?;
-                Ok(Some(StoredOverrides { at, version, texts }))
+                Ok(Some(StoredOverrides { at, version, texts: reader.texts()? }))
             }
+            word => Err(reader.error(word)),
+        }
+    }
+
+    /// Parses the reservations that are not settled.
+    pub(super) fn reservations(self) -> Result<UnsettledReservations, Error> {
+        let mut reader = self.full()?;
+        match reader.word()?.as_str() {
+            "reservations" => Ok(UnsettledReservations {
+                at: reader.time()?,
+                count: reader.number()?,
+                open: reader.number()?,
+                texts: reader.texts()?,
+            }),
             word => Err(reader.error(word)),
         }
     }
@@ -244,6 +249,15 @@ impl ReplyReader {
 
     fn time(&mut self) -> Result<Timestamp, Error> {
         self.number().map(Timestamp::from_micros)
+    }
+
+    fn texts(&mut self) -> Result<Vec<String>, Error> {
+        let Some(Value::Array(texts)) = self.0.next() else { return Err(malformed_reply()) };
+        let text = |value| match value {
+            Value::BulkString(bytes) => String::from_utf8(bytes).map_err(|_| malformed_reply()),
+            _ => Err(malformed_reply()),
+        };
+        texts.into_iter().map(text).collect()
     }
 
     fn allow(&mut self, plan: &Plan<'_>) -> Result<Allow, Error> {

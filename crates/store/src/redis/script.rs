@@ -13,7 +13,7 @@ macro_rules! lua {
 }
 
 const FAST: &[&str] = lua!("common" "fence" "fast");
-const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "overrides" "backlogs" "main");
+const FULL: &[&str] = lua!("common" "fence" "log" "slices" "bucket" "charges" "records" "operations" "reserve" "overrides" "reservations" "backlogs" "main");
 
 /// Version of the call format: the header and the arguments of each operation. A script reads calls
 /// and records of this version and of the previous one.

@@ -163,14 +163,40 @@ impl ServerInfo {
     }
 }
 
-/// Returns the present eviction policy of a server.
-pub(super) async fn eviction_policy(
+/// Memory and load of a Redis server, as it reports them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerUsage {
+    /// Host and port.
+    pub server: String,
+    /// Memory in use, in bytes.
+    pub memory_used: u64,
+    /// Value of `maxmemory` in bytes; 0 is no maximum.
+    pub memory_max: u64,
+    /// Commands per second of all clients.
+    pub operations_per_second: u64,
+}
+
+/// Returns the present eviction policy of a server, its memory and its load.
+pub(super) async fn read_usage(
     connection: &mut MultiplexedConnection,
-) -> Result<String, ConnectError> {
-    let mut command = redis::cmd("INFO");
-    command.arg("memory");
-    let info: String = query(connection, &command, POLICY_TIMEOUT).await?;
-    Ok(policy_in(&info))
+    server: &RedisEndpoint,
+) -> Result<(String, ServerUsage), ConnectError> {
+    let mut info = String::new();
+    // Redis before 7 answers for one section at a time.
+    for section in ["memory", "stats"] {
+        let mut command = redis::cmd("INFO");
+        command.arg(section);
+        let read: String = query(connection, &command, POLICY_TIMEOUT).await?;
+        info.push_str(&read);
+    }
+    let number = |name| field(&info, name).and_then(|value| value.parse().ok()).unwrap_or(0);
+    let usage = ServerUsage {
+        server: format!("{}:{}", server.host, server.port),
+        memory_used: number("used_memory"),
+        memory_max: number("maxmemory"),
+        operations_per_second: number("instantaneous_ops_per_sec"),
+    };
+    Ok((policy_in(&info), usage))
 }
 
 fn policy_in(info: &str) -> String {

@@ -10,6 +10,10 @@ use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 use sluicegate_testkit::suite::EPOCH;
 use sluicegate_testkit::suite::override_store::an_override_store_keeps_its_promises;
+use sluicegate_testkit::suite::reservation_store::{
+    a_reservation_store_has_a_maximum, a_reservation_store_keeps_its_promises,
+    an_end_may_be_reported_first,
+};
 use sluicegate_testkit::{StoreSubject, store_suite};
 use tokio::runtime::Runtime;
 
@@ -121,4 +125,43 @@ fn check_override_store<V: SharedServer>() {
 fn the_override_store_keeps_its_promises() {
     check_override_store::<System>();
     check_override_store::<V6>();
+}
+
+fn check_reservation_store<V: SharedServer>() {
+    let subject = RedisSubject::<V>::fresh();
+    let set_now = |now| subject.set_now(now);
+    runtime().block_on(a_reservation_store_keeps_its_promises(subject.store(), &set_now));
+    let subject = RedisSubject::<V>::fresh();
+    let set_now = |now| subject.set_now(now);
+    runtime().block_on(an_end_may_be_reported_first(subject.store(), &set_now));
+}
+
+#[test]
+fn the_list_of_reservations_keeps_its_promises() {
+    check_reservation_store::<System>();
+    check_reservation_store::<V6>();
+}
+
+#[test]
+fn the_list_of_reservations_has_a_maximum() {
+    let subject = RedisSubject::<System>::fresh();
+    let set_now = |now| subject.set_now(now);
+    runtime().block_on(a_reservation_store_has_a_maximum(subject.store(), &set_now));
+}
+
+fn check_usage<V: SharedServer>() {
+    let subject = RedisSubject::<V>::fresh();
+    let mut usage = Vec::new();
+    sluicegate_testkit::eventually(|| {
+        usage = subject.store().server_usage();
+        usage.len() == 1
+    });
+    assert!(usage[0].memory_used > 100_000, "{usage:?}");
+    assert!(usage[0].server.contains(':'), "{usage:?}");
+}
+
+#[test]
+fn a_server_reports_its_memory_and_load() {
+    check_usage::<System>();
+    check_usage::<V6>();
 }

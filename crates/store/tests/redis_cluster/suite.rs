@@ -8,6 +8,7 @@ use sluicegate_core::Timestamp;
 use sluicegate_store::redis::{Options, Redis, RetryPolicy};
 use sluicegate_testkit::redis::RedisCluster;
 use sluicegate_testkit::suite::EPOCH;
+use sluicegate_testkit::suite::reservation_store::a_reservation_store_keeps_its_promises;
 use sluicegate_testkit::{StoreSubject, store_suite};
 use tokio::runtime::Runtime;
 
@@ -65,3 +66,25 @@ impl StoreSubject for OneSlot {
 }
 
 store_suite!(OneSlot);
+
+#[test]
+fn the_list_of_reservations_keeps_its_promises() {
+    let subject = OneSlot::fresh();
+    let set_now = |now| subject.set_now(now);
+    runtime().block_on(a_reservation_store_keeps_its_promises(subject.store(), &set_now));
+}
+
+#[test]
+fn each_server_reports_its_memory_and_load() {
+    let subject = OneSlot::fresh();
+    let mut usage = Vec::new();
+    sluicegate_testkit::eventually(|| {
+        usage = subject.store().server_usage();
+        usage.len() == 3
+    });
+    let mut servers: Vec<_> = usage.iter().map(|usage| usage.server.as_str()).collect();
+    servers.sort_unstable();
+    servers.dedup();
+    assert_eq!(servers.len(), 3, "{usage:?}");
+    assert!(usage.iter().all(|usage| usage.memory_used > 100_000), "{usage:?}");
+}

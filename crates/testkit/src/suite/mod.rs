@@ -15,6 +15,7 @@ pub mod override_store;
 pub mod proof;
 #[allow(missing_docs, reason = "the name of each test is its sentence")]
 pub mod records;
+pub mod reservation_store;
 mod script;
 
 use std::sync::Arc;

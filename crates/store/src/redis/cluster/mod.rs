@@ -33,7 +33,7 @@ use super::failure::{CallFailure, WriteRefusal};
 use super::heartbeat::DataLoss;
 use super::link::{ConnectionState, Link, LinkOptions};
 use super::reply::Reply;
-use super::server::{ConnectError, RedisEndpoint, ServerAddress, query};
+use super::server::{ConnectError, RedisEndpoint, ServerAddress, ServerUsage, query};
 use super::slot::ClusterSlot;
 use slot_map::{SlotMap, SlotRange};
 
@@ -105,6 +105,11 @@ impl Cluster {
     /// Returns true if a server may evict counters when its memory is full.
     pub(super) fn evicts(&self) -> bool {
         self.shared.read().evicts()
+    }
+
+    /// Returns memory and load of each connected server.
+    pub(super) fn usage(&self) -> Vec<ServerUsage> {
+        self.shared.read().usage()
     }
 
     /// Returns the reason why a server rejects writes, if one does.

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::redis::failure::WriteRefusal;
 use crate::redis::link::{ConnectionState, Link};
-use crate::redis::server::{RedisEndpoint, ServerAddress};
+use crate::redis::server::{RedisEndpoint, ServerAddress, ServerUsage};
 use crate::redis::slot::{ClusterSlot, SLOTS};
 
 /// The primaries of a cluster and the slots of each.
@@ -55,6 +55,11 @@ impl SlotMap {
     /// Returns true if a server may evict counters.
     pub(super) fn evicts(&self) -> bool {
         self.nodes.iter().any(|node| node.link.evicts())
+    }
+
+    /// Returns memory and load of each connected server.
+    pub(super) fn usage(&self) -> Vec<ServerUsage> {
+        self.nodes.iter().filter_map(|node| node.link.usage()).collect()
     }
 
     /// Returns the reason why a server rejects writes, if one does.
