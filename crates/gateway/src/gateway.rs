@@ -17,6 +17,7 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use sluicegate_config::{GatewayOptions, HeaderDimension, RouteOptions};
+use sluicegate_core::Timestamp;
 use sluicegate_http::listener::Peer;
 use sluicegate_http::probe::{self, Probe};
 use sluicegate_http::tokens::{Caller, SharedToken, Tokens};
@@ -26,6 +27,7 @@ use sluicegate_service::trace::{SpanKind, TraceContext, TraceSpan};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::announcements::RouteAnnouncements;
 use crate::forward::buffered_body::BodyStalled;
 use crate::forward::headers::{ClientConnection, for_upstream, strip};
 use crate::forward::streamed_body::StreamedBody;
@@ -71,6 +73,18 @@ struct Settings {
     dimensions: BTreeMap<String, HeaderDimension>,
     trusted_hops: usize,
     routes: Vec<Arc<Route>>,
+}
+
+/// The state of a route, for the dashboard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteState {
+    /// Name of the route.
+    pub route: String,
+    /// Time until which it is closed on all replicas, by the clock of the store; the error if the
+    /// store did not answer.
+    pub closed_until: Result<Option<Timestamp>, String>,
+    /// The limits that the upstream has announced to this replica.
+    pub announced: RouteAnnouncements,
 }
 
 /// A validated configuration, ready for [`Gateway::apply`].
@@ -134,6 +148,27 @@ impl Gateway {
             route.lane.reconfigure(lane_options(&route.options));
         }
         self.settings.store(Arc::new(settings));
+    }
+
+    /// Asks the store for the states of all routes.
+    pub async fn route_states(&self) -> Vec<RouteState> {
+        let settings = self.settings.load_full();
+        let states = settings.routes.iter().map(|route| async {
+            let closed_until = route.lane.closed_until().await.map_err(|error| error.to_string());
+            let (route, announced) = (route.options.name.clone(), route.announced());
+            RouteState { route, closed_until, announced }
+        });
+        futures_util::future::join_all(states).await
+    }
+
+    /// Returns the pauses that upstreams have asked this replica for: route, end and reason.
+    pub fn pauses(&self) -> Vec<(String, Timestamp, String)> {
+        let settings = self.settings.load();
+        let pause = |route: &Arc<Route>| {
+            let (until, reason) = route.announced().pause?;
+            Some((route.options.name.clone(), until, reason))
+        };
+        settings.routes.iter().filter_map(pause).collect()
     }
 
     /// Returns the HTTP service: the health probes, and the proxy for all other paths.

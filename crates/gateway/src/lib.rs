@@ -9,6 +9,7 @@
 //! contains no limiting logic: the limiter decides which requests may go, and when.
 
 mod admit;
+mod announcements;
 mod forward;
 mod gateway;
 mod grpc;
@@ -21,8 +22,10 @@ mod reserve;
 mod route;
 mod settle;
 
-pub use gateway::{Gateway, PreparedSettings, StartError};
+pub use announcements::RouteAnnouncements;
+pub use gateway::{Gateway, PreparedSettings, RouteState, StartError};
 pub use metrics::Metrics;
 pub use refusal::PARSE_ERROR_BODIES;
 pub use route::RouteError;
 pub use sluicegate_http::upstream::{CaError, CredentialsError};
+pub use sluicegate_vendors::AnnouncedWindow;

@@ -17,6 +17,7 @@ use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::announcements::{Announcements, RouteAnnouncements};
 use crate::forward::{BufferedBody, Places, target};
 use crate::metrics::{Metrics, QueueReading, RouteMetrics};
 use crate::reserve::RouteWork;
@@ -43,6 +44,7 @@ pub(crate) struct Route {
     service: Arc<Service>,
     /// Number of consecutive rate-limit responses from the upstream.
     refusals: AtomicU32,
+    announcements: Arc<Announcements>,
 }
 
 /// The reason why a route can't be used.
@@ -120,6 +122,7 @@ impl Route {
             ways,
             service: service.clone(),
             refusals: AtomicU32::new(0),
+            announcements: before.map_or_else(Arc::default, |before| before.announcements.clone()),
         })
     }
 
@@ -165,15 +168,23 @@ impl Route {
         let watch = AdviceContext { below: learn.below, refusals };
         let chance = RandomState::new().build_hasher().finish();
         let span = sluicegate_vendors::pause(&answer, watch, learn.pause_max, chance);
+        self.announcements.record(&answer);
         let Some(span) = span else { return };
         self.metrics.paused();
         match self.lane.close(span).await {
             Ok(shut) => {
+                let reason = sluicegate_vendors::pause_reason(&answer);
+                self.announcements.closed(shut.until, reason);
                 info!(route = self.key, until = %shut.until, status, "upstream asked for a pause");
             }
             Err(error) => {
                 warn!(route = self.key, %error, "pause not stored: other replicas keep sending")
             }
         }
+    }
+
+    /// Returns the limits that the upstream has announced to this replica.
+    pub(crate) fn announced(&self) -> RouteAnnouncements {
+        self.announcements.read()
     }
 }

@@ -531,6 +531,11 @@ where
     pub async fn close(&self, span: Span) -> Result<GateClosure, ServiceError> {
         self.pacer.close(&self.work, span).await
     }
+
+    /// Returns the time until which the route is closed, if it is, by the clock of the store.
+    pub async fn closed_until(&self) -> Result<Option<Timestamp>, ServiceError> {
+        self.pacer.closed_until(&self.work).await
+    }
 }
 
 impl<W: PacedWork> Lane<W> {

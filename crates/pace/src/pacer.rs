@@ -11,7 +11,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Pacing, Query, RequestId};
 use sluicegate_core::store::{Claim, Error, GateClosure};
 use sluicegate_core::time::{Span, Timestamp};
-use sluicegate_core::{Charge, Decision, Plan};
+use sluicegate_core::{Charge, Decision, Plan, Store as _};
 use sluicegate_service::answer::Answer;
 use sluicegate_service::{DecisionMode, Service, ServiceError};
 use tokio::time::sleep;
@@ -419,6 +419,22 @@ impl Pacer {
         span: Span,
     ) -> Result<GateClosure, ServiceError> {
         self.service.close(&work.query(self.service.request_id()), span).await
+    }
+
+    /// Returns the time until which the gate of these limits is closed, if it is. Writes nothing.
+    pub async fn closed_until<W: PacedWork + ?Sized>(
+        &self,
+        work: &W,
+    ) -> Result<Option<Timestamp>, ServiceError> {
+        let query = work.query(self.service.request_id());
+        let read = self.service.with_plan(&query, async |store, _, plan| {
+            let usage = store.usage(plan).await?;
+            let gates =
+                plan.scopes().zip(&usage.readings).filter(|((charge, _), _)| charge.is_gate());
+            let closed = gates.map(|(_, reading)| reading.reset).filter(|reset| *reset > usage.at);
+            Ok(closed.max())
+        });
+        read.await
     }
 
     /// Waits before a question that was first asked at `since` is asked again. Returns false if it

@@ -12,7 +12,8 @@ const WINDOWS_MAX: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UpstreamWindow<'a> {
     family: HeaderFamily,
-    name: &'a str,
+    /// Its name in the header fields, such as `tokens`; empty if it has none.
+    pub(super) name: &'a str,
     /// The limit.
     pub(super) limit: Option<u64>,
     /// The remaining amount.

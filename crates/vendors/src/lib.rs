@@ -20,6 +20,8 @@ mod body;
 mod fields;
 mod moment;
 
+use std::fmt;
+
 use fields::UpstreamWindow;
 use sluicegate_core::time::{Span, Timestamp};
 
@@ -63,6 +65,19 @@ pub enum Advice {
         /// The interval.
         every: Span,
     },
+}
+
+/// A window that an upstream has described in a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedWindow {
+    /// Its name, such as `requests` or `input-tokens`.
+    pub name: String,
+    /// The limit.
+    pub limit: Option<u64>,
+    /// The remaining amount.
+    pub remaining: Option<u64>,
+    /// Time until it restarts, or is full again.
+    pub reset: Option<Span>,
 }
 
 /// First pause after a refusal that names no time.
@@ -120,6 +135,68 @@ pub fn pause(
             Some(span + Span::from_micros(chance % (most + 1)))
         }
         Advice::Slow { every } => Some(every.min(longest)),
+    }
+}
+
+/// Returns the windows that a response describes, for people.
+pub fn announced(response: &UpstreamResponse<'_>) -> Vec<AnnouncedWindow> {
+    let described = |window: &UpstreamWindow<'_>| {
+        window.limit.is_some() || window.remaining.is_some() || window.reset.is_some()
+    };
+    let windows = fields::windows(response).into_iter().filter(described);
+    windows.map(|window| AnnouncedWindow::of(&window)).collect()
+}
+
+/// Returns the reason for which a response closes the upstream, in words: its status, and the header
+/// field or the window with least left.
+pub fn pause_reason(response: &UpstreamResponse<'_>) -> String {
+    let status = response.status;
+    let fields = ["retry-after-ms", "x-ms-retry-after-ms", "retry-after"];
+    let asked = fields.iter().find_map(|name| Some((name, response.field(name)?)));
+    if let Some((name, value)) = asked.filter(|_| is_refusal(response)) {
+        return format!("status {status}, {name}: {}", shortened(value));
+    }
+    let windows = announced(response);
+    let tightest =
+        windows.iter().filter(|window| window.remaining.is_some()).min_by_key(|window| {
+            // The share that is left, in millionths.
+            let left = u128::from(window.remaining.unwrap_or(0));
+            left * 1_000_000 / u128::from(window.limit.unwrap_or(1).max(1))
+        });
+    match tightest {
+        Some(window) => format!("status {status}, {window}"),
+        None => format!("status {status}"),
+    }
+}
+
+/// Maximum length of a text of an upstream that is shown to people, in characters.
+const SHOWN_MAX: usize = 60;
+
+fn shortened(text: &str) -> String {
+    text.trim().chars().take(SHOWN_MAX).collect()
+}
+
+impl AnnouncedWindow {
+    fn of(window: &UpstreamWindow<'_>) -> Self {
+        let name = match (window.name, window.counts_requests) {
+            ("", true) => "requests",
+            ("", false) => "tokens",
+            (name, _) => name,
+        };
+        let UpstreamWindow { limit, remaining, reset, .. } = *window;
+        Self { name: shortened(name), limit, remaining, reset }
+    }
+}
+
+impl fmt::Display for AnnouncedWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, limit, remaining, .. } = self;
+        match (remaining, limit) {
+            (Some(remaining), Some(limit)) => write!(f, "{name}: {remaining} of {limit} left"),
+            (Some(remaining), None) => write!(f, "{name}: {remaining} left"),
+            (None, Some(limit)) => write!(f, "{name}: limit {limit}"),
+            (None, None) => f.write_str(name),
+        }
     }
 }
 

@@ -177,6 +177,8 @@ proptest! {
         let response = UpstreamResponse { status, headers: &headers, body: body.as_bytes(), at };
         let advised = advice(&response, AdviceContext { below, refusals });
         prop_assert!(!is_refusal(&response) || matches!(advised, Some(Advice::Closed(_))));
+        prop_assert!(pause_reason(&response).chars().count() < 250);
+        prop_assert!(announced(&response).iter().all(|window| window.name.chars().count() <= 60));
     }
 }
 
@@ -201,4 +203,27 @@ fn field_value() -> impl Strategy<Value = String> {
 
 fn gemini() -> impl Strategy<Value = String> {
     "(\\[|)\\{\"error\":\\{\"status\":\"RESOURCE_EXHAUSTED\",\"details\":\\[\\{\"retryDelay\":\"[0-9a-z.]{0,20}\"\\}\\]\\}\\}(\\]|)"
+}
+
+#[track_caller]
+fn check_reason(status: u16, headers: &[(&str, &str)], expected: &str) {
+    let at = Timestamp::from_secs(1_800_000_000);
+    assert_eq!(pause_reason(&UpstreamResponse { status, headers, body: &[], at }), expected);
+}
+
+#[test]
+fn the_reason_of_a_pause_names_what_the_upstream_said() {
+    check_reason(429, &[("retry-after", "30")], "status 429, retry-after: 30");
+    check_reason(429, &[], "status 429");
+    check_reason(
+        200,
+        &[
+            ("x-ratelimit-limit-requests", "60"),
+            ("x-ratelimit-remaining-requests", "59"),
+            ("x-ratelimit-limit-tokens", "1000"),
+            ("x-ratelimit-remaining-tokens", "3"),
+        ],
+        "status 200, tokens: 3 of 1000 left",
+    );
+    check_reason(200, &[("x-ratelimit-remaining", "0")], "status 200, requests: 0 left");
 }
