@@ -57,6 +57,10 @@ pub struct JobStatus {
 /// An event in the life of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEvent {
+    /// A client of the queue API sent the job.
+    Sent,
+    /// A client of the queue API has the job.
+    Leased,
     /// A dispatcher sent the job to its provider's queue.
     Dispatched,
     /// A dispatcher sent the job with a delay, because the provider's limit is reached.
@@ -79,6 +83,8 @@ impl JobEvent {
     /// Returns the name of the event in the API.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Sent => "sent",
+            Self::Leased => "leased",
             Self::Dispatched => "dispatched",
             Self::Delayed => "delayed",
             Self::Waiting => "waiting",
@@ -129,7 +135,8 @@ impl JobTracker {
         self.lock().last.get(&job).cloned()
     }
 
-    pub(crate) fn record(&self, job: &JobId, status: JobStatus) {
+    /// Records the status of a job.
+    pub fn record(&self, job: &JobId, status: JobStatus) {
         let mut jobs = self.lock();
         if let Some(last) = jobs.last.get_mut(job) {
             *last = status;

@@ -46,6 +46,22 @@ impl LeaseAction {
         }
     }
 
+    /// Returns the time of the next delivery, if the client chose one.
+    pub(super) const fn delivery_time(&self) -> Option<DeliveryTime> {
+        match self {
+            Self::Defer(at) | Self::Retry(at) => Some(*at),
+            Self::Ack | Self::Requeue | Self::DeadLetter(_) => None,
+        }
+    }
+
+    /// Returns the error that the client stated.
+    pub(super) fn error(&self) -> Option<&str> {
+        match self {
+            Self::DeadLetter(reason) => Some(&reason.message),
+            _ => None,
+        }
+    }
+
     /// Settles a delivery.
     pub(super) async fn run(self, delivery: Delivery) -> Result<(), Unsettled> {
         let lost = |error| Unsettled { error, delivery: None };

@@ -9,7 +9,7 @@ use sluicegate_core::{Span, Timestamp};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::{LeaseAction, LeaseEnd, LeaseError, LeaseHandle, LeasedMessage};
+use super::{LeaseAction, LeaseEnd, LeaseError, LeaseHandle, LeasedMessage, MessageMark};
 use crate::{Delivery, Error, Unsettled};
 
 /// Number of ended leases whose outcome is known, for requests that come again.
@@ -38,6 +38,8 @@ struct Leases {
 /// A lease, open or ended.
 pub(super) struct Lease {
     queue: String,
+    /// The message; `None` if another node granted the lease.
+    mark: Option<MessageMark>,
     until: Mutex<Timestamp>,
     /// Locked while a request uses the delivery; the same request again waits for its outcome.
     state: tokio::sync::Mutex<LeaseState>,
@@ -137,7 +139,9 @@ impl LeaseTable {
         let handle = LeaseHandle::new(&self.node, delivery.token());
         let (message, redeliveries) = (delivery.message().clone(), delivery.redeliveries());
         let state = LeaseState::Open(Box::new(delivery), permit);
-        self.lock().by_id.insert(handle.lease(), Arc::new(Lease::new(queue, until, state)));
+        let mark = Some(MessageMark::of(&message));
+        let lease = Lease { mark, ..Lease::new(queue, until, state) };
+        self.lock().by_id.insert(handle.lease(), Arc::new(lease));
         self.added.notify_one();
         LeasedMessage { handle, message, redeliveries, until }
     }
@@ -242,7 +246,12 @@ impl Leases {
 impl Lease {
     fn new(queue: &str, until: Timestamp, state: LeaseState) -> Self {
         let (queue, until) = (queue.to_owned(), Mutex::new(until));
-        Self { queue, until, state: tokio::sync::Mutex::new(state) }
+        Self { queue, mark: None, until, state: tokio::sync::Mutex::new(state) }
+    }
+
+    /// Returns the message, if this node granted the lease.
+    pub(super) const fn mark(&self) -> Option<&MessageMark> {
+        self.mark.as_ref()
     }
 
     fn until(&self) -> Timestamp {

@@ -34,7 +34,7 @@ pub use error::{LeaseEnd, LeaseError};
 pub use handle::LeaseHandle;
 
 use crate::broker::{ConsumeOptions, LeaseKind, Receipt, ResumedMessage};
-use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, Message, MessageId, Queue};
+use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, JobId, Message, MessageId, Queue};
 use idle_consumers::IdleConsumers;
 use lease_table::{Found, LeasePermits, LeaseTable};
 
@@ -53,6 +53,62 @@ pub trait QueueOpener: Send + Sync + 'static {
 
     /// Creates a queue that an operation did not find. Returns false if missing queues are an error.
     fn create<'a>(&'a self, queue: &'a Queue) -> BoxFuture<'a, Result<bool, Error>>;
+}
+
+/// Receives the queues that clients use, and what they do with messages.
+pub trait ClientObserver: Send + Sync {
+    /// Receives a queue that a client has sent to or received from.
+    fn on_queue(&self, queue: &Queue);
+
+    /// Receives an event of one message.
+    fn on_event(&self, event: &ClientEvent<'_>);
+}
+
+/// An event of a message that a client of this node caused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientEvent<'a> {
+    /// Name of the queue.
+    pub queue: &'a str,
+    /// The message.
+    pub message: &'a MessageMark,
+    /// The event.
+    pub kind: ClientEventKind,
+}
+
+/// The kind of a [`ClientEvent`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEventKind {
+    /// The message was sent, for delivery at this time or at once.
+    Sent(Option<Timestamp>),
+    /// A client has leased it until this time.
+    Leased(Timestamp),
+    /// The client has settled its lease.
+    Settled {
+        /// The action.
+        action: LeaseActionKind,
+        /// Time of the next delivery, if it is later.
+        until: Option<Timestamp>,
+        /// The error that the client stated.
+        error: Option<String>,
+    },
+}
+
+/// The parts of a message that identify it and count its attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageMark {
+    /// Job id.
+    pub job: JobId,
+    /// Number of failed attempts.
+    pub attempt: u32,
+    /// Number of deferrals.
+    pub deferrals: u32,
+}
+
+impl MessageMark {
+    pub(super) fn of(message: &Message) -> Self {
+        let meta = &message.meta;
+        Self { job: meta.job.clone(), attempt: meta.attempt, deferrals: meta.deferrals }
+    }
 }
 
 /// Options of [`RemoteQueues`].
@@ -111,6 +167,7 @@ pub struct RemoteQueues {
     clock: Arc<dyn Clock>,
     stopped: watch::Sender<bool>,
     counts: Arc<Counters>,
+    observer: Option<Arc<dyn ClientObserver>>,
 }
 
 /// Messages that clients of a node have sent, received and settled since its start.
@@ -161,7 +218,13 @@ impl RemoteQueues {
         let table = LeaseTable::start(handle::node_name(&host), leases_max, clock.clone());
         let (stopped, _) = watch::channel(false);
         let (idle, counts) = (IdleConsumers::default(), Counters::default());
-        Self { opener, table, idle, clock, stopped, counts: Arc::new(counts) }
+        Self { opener, table, idle, clock, stopped, counts: Arc::new(counts), observer: None }
+    }
+
+    /// Reports what clients do to an observer.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn ClientObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Returns the name of this node.
@@ -212,6 +275,10 @@ impl RemoteQueues {
     ) -> Result<Vec<Result<MessageId, Error>>, Error> {
         let queue = self.opener.open(name).await?;
         let batch: Vec<_> = batch.into_iter().map(|part| message(&queue, part)).collect();
+        let marks: Vec<_> = match &self.observer {
+            None => Vec::new(),
+            Some(_) => batch.iter().map(|(message, at)| (MessageMark::of(message), *at)).collect(),
+        };
         let mut sent = queue.send_batch(batch.clone()).await;
         let is_missing =
             |result: &Result<MessageId, Error>| matches!(result, Err(Error::NoQueue { .. }));
@@ -220,6 +287,13 @@ impl RemoteQueues {
             sent = queue.send_batch(batch).await;
         }
         Counters::add(&self.counts.sent, sent.iter().filter(|sent| sent.is_ok()).count());
+        if let Some(observer) = self.observer.as_ref().filter(|_| sent.iter().any(Result::is_ok)) {
+            observer.on_queue(&queue);
+            for ((message, at), _) in marks.iter().zip(&sent).filter(|(_, sent)| sent.is_ok()) {
+                let kind = ClientEventKind::Sent(later(*at));
+                observer.on_event(&ClientEvent { queue: name, message, kind });
+            }
+        }
         Ok(sent)
     }
 
@@ -244,7 +318,16 @@ impl RemoteQueues {
         let until = since + lease;
         Counters::add(&self.counts.received, deliveries.len());
         let lease = |delivery| self.table.add(name, delivery, until, permits.take_one());
-        Ok(deliveries.into_iter().map(lease).collect())
+        let leased: Vec<_> = deliveries.into_iter().map(lease).collect();
+        if let Some(observer) = &self.observer {
+            observer.on_queue(&queue);
+            for leased in &leased {
+                let message = &MessageMark::of(&leased.message);
+                let kind = ClientEventKind::Leased(until);
+                observer.on_event(&ClientEvent { queue: name, message, kind });
+            }
+        }
+        Ok(leased)
     }
 
     /// Waits for messages, as many as there is room for. Creates the queue if that is configured.
@@ -313,18 +396,30 @@ impl RemoteQueues {
     ) -> Result<bool, LeaseError> {
         let (table, opener, kind) = (self.table.clone(), self.opener.clone(), action.kind());
         let (name, handle) = (name.to_owned(), handle.clone());
+        let observer = self.observer.clone();
         let settling = async move {
-            match table.find(&name, &handle)? {
-                Found::Here(lease) => lease.settle(&table, &handle, action).await,
+            let event = ClientEventKind::Settled {
+                action: kind,
+                until: action.delivery_time().and_then(later),
+                error: action.error().map(str::to_owned),
+            };
+            let (settled, mark) = match table.find(&name, &handle)? {
+                Found::Here(lease) => {
+                    (lease.settle(&table, &handle, action).await, lease.mark().cloned())
+                }
                 Found::Elsewhere(token) => {
                     let queue = opener.open(&name).await?;
                     let lost = |error| LeaseError::of(error, handle.node());
                     let resumed = queue.resume(&token).await.map_err(lost)?;
-                    settle_resumed(&queue, &handle, resumed, action).await?;
+                    let mark = settle_resumed(&queue, &handle, resumed, action).await?;
                     table.remember(&name, &handle, LeaseEnd::Settled(kind));
-                    Ok(false)
+                    (Ok(false), mark)
                 }
+            };
+            if let (Some(observer), Some(message), Ok(false)) = (&observer, &mark, &settled) {
+                observer.on_event(&ClientEvent { queue: &name, message, kind: event });
             }
+            settled
         };
         let settled = tokio::spawn(settling).await.unwrap_or_else(|_| Err(stopping()));
         if settled == Ok(false) {
@@ -421,20 +516,21 @@ struct Received {
     since: Timestamp,
 }
 
-/// Settles a delivery that another node received.
+/// Settles a delivery that another node received. Returns its message, if the broker returned it.
 async fn settle_resumed(
     queue: &Queue,
     handle: &LeaseHandle,
     resumed: ResumedMessage,
     action: LeaseAction,
-) -> Result<(), LeaseError> {
+) -> Result<Option<MessageMark>, LeaseError> {
     let ResumedMessage { incoming, receipt } = resumed;
     let Some(incoming) = incoming else {
-        return settle_receipt(queue, handle, receipt, action).await;
+        return settle_receipt(queue, handle, receipt, action).await.map(|()| None);
     };
     let delivery = Delivery::resumed(queue.clone(), incoming, receipt);
+    let mark = MessageMark::of(delivery.message());
     match action.run(delivery).await {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Some(mark)),
         Err(unsettled) => {
             if let Some(delivery) = unsettled.delivery {
                 delivery.detach();
@@ -461,6 +557,14 @@ async fn settle_receipt(
         }
     };
     settled.map_err(|error| LeaseError::of(error, handle.node()))
+}
+
+/// Returns the time of a delivery that is not at once.
+const fn later(at: DeliveryTime) -> Option<Timestamp> {
+    match at {
+        DeliveryTime::At(at) => Some(at),
+        _ => None,
+    }
 }
 
 fn stopping() -> LeaseError {
