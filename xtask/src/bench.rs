@@ -52,6 +52,13 @@ const BENCHES: &[Bench] = &[
         python: &[],
     },
     Bench {
+        name: "dashboard",
+        measures: "decisions over HTTP with ten open tabs of the dashboard, compared with none",
+        features: "",
+        needs: &[&services::WRK],
+        python: None,
+    },
+    Bench {
         name: "grpc",
         measures: "Allow and ShouldRateLimit over gRPC, compared with a tonic server that decides nothing",
         features: "",
