@@ -228,9 +228,15 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dashboard",
-        proves: "every page and action of the dashboard works in a real browser, also by keyboard and on a phone",
+        proves: "every page and action of the dashboard works in a real browser, also by keyboard and on a phone; nodes on one Redis show each other's reservations and pauses",
         tests: Programs(&["app/dashboard"]),
-        needs: &[&services::PYTHON, &services::NPM, &services::CHROMIUM, &services::AXE],
+        needs: &[
+            &services::REDIS,
+            &services::PYTHON,
+            &services::NPM,
+            &services::CHROMIUM,
+            &services::AXE,
+        ],
         python: Some(&python::PLAYWRIGHT),
     },
     Suite {

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sluicegate_config::{Config, GatewayOptions};
-use sluicegate_core::Ruleset;
 use sluicegate_core::outage::OutagePolicy;
-use sluicegate_gateway::{Gateway, Metrics, PreparedSettings};
+use sluicegate_core::{Ruleset, Timestamp};
+use sluicegate_gateway::{AnnouncedWindow, Gateway, Metrics, PreparedSettings};
 use sluicegate_http::probe::{Probe, Readiness};
+use sluicegate_server::dashboard::{GatewayStates, RoutePause, RouteReading, RouteStatesFuture};
 use sluicegate_service::Service;
 use tokio_util::sync::CancellationToken;
 
@@ -17,8 +19,8 @@ use crate::store::{self, SHUTTING_DOWN};
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 /// The running gateways of a process, by name.
-#[derive(Default)]
-pub(crate) struct Gateways(Mutex<Vec<(String, Arc<Gateway>)>>);
+#[derive(Clone, Default)]
+pub(crate) struct Gateways(Arc<Mutex<Vec<(String, Arc<Gateway>)>>>);
 
 /// Changes of a reload that are ready to apply, by gateway.
 pub(crate) type Changes = Vec<(Arc<Gateway>, PreparedSettings)>;
@@ -75,6 +77,49 @@ impl Gateways {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<Gateway>)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl GatewayStates for Gateways {
+    fn read(&self) -> RouteStatesFuture<'_> {
+        let gateways = self.lock().clone();
+        Box::pin(async move {
+            let mut readings = Vec::new();
+            for (gateway, running) in gateways {
+                let states = running.route_states().await.into_iter();
+                readings.extend(states.map(|state| RouteReading {
+                    gateway: gateway.clone(),
+                    route: state.route,
+                    closed_until: state.closed_until,
+                    windows: state.announced.windows.iter().map(window_json).collect(),
+                    seen: state.announced.seen,
+                }));
+            }
+            readings
+        })
+    }
+
+    fn pauses(&self) -> Vec<RoutePause> {
+        let gateways = self.lock();
+        let of_gateway = |(gateway, running): &(String, Arc<Gateway>)| {
+            let pause = |(route, until, reason): (String, Timestamp, String)| RoutePause {
+                gateway: gateway.clone(),
+                route,
+                until: until.to_string(),
+                reason,
+            };
+            running.pauses().into_iter().map(pause).collect::<Vec<_>>()
+        };
+        gateways.iter().flat_map(of_gateway).collect()
+    }
+}
+
+fn window_json(window: &AnnouncedWindow) -> Value {
+    json!({
+        "name": window.name,
+        "limit": window.limit,
+        "remaining": window.remaining,
+        "resetSeconds": window.reset.map(|reset| reset.as_micros() as f64 / 1e6),
+    })
 }
 
 /// Returns the readiness probe of a gateway. While the store is down, the outage policies of its

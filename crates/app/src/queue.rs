@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_config::{self as config, QueueBroker, QueueOptions as Config, ServiceBusLogin};
 use sluicegate_queue::rabbitmq::{self, QueueType};
-use sluicegate_queue::remote::{QueueOpener, RemoteOptions, RemoteQueues};
+use sluicegate_queue::remote::{ClientObserver, QueueOpener, RemoteOptions, RemoteQueues};
 use sluicegate_queue::servicebus::{self, Credential, Transport};
 use sluicegate_queue::{
     Broker, Embedded, Error, Options, PubSub, Queue, RabbitMq, ServiceBus, Sqs, WallClock, pubsub,
@@ -221,12 +221,13 @@ impl QueueOpener for ClientQueues {
     }
 }
 
-/// Returns the queues of the HTTP API.
+/// Returns the queues of the HTTP API, whose use is reported to `observer`.
 pub(crate) fn for_clients(
     queues: Arc<LazyQueues>,
     config: &config::Config,
     missing: MissingQueue,
     host: &str,
+    observer: Arc<dyn ClientObserver>,
 ) -> RemoteQueues {
     let options = RemoteOptions {
         host: host.to_owned(),
@@ -235,7 +236,7 @@ pub(crate) fn for_clients(
     };
     let missing = missing.of(queues.options());
     let opener = ClientQueues { queues, dead_letters: dead_letters(config), missing };
-    RemoteQueues::new(Arc::new(opener), options)
+    RemoteQueues::new(Arc::new(opener), options).with_observer(observer)
 }
 
 /// Policy for queues that do not exist.

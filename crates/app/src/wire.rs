@@ -12,6 +12,7 @@ use arc_swap::ArcSwapOption;
 use axum::Router;
 use sluicegate_config::{Config, Listener, LogFormat, SnapshotFile, StoreOptions};
 use sluicegate_core::override_store::OverrideStore;
+use sluicegate_core::reservation_store::ReservationStore;
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Limiter, Span};
 use sluicegate_dispatch::Stop;
@@ -27,11 +28,14 @@ use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::recorder::{NodeName, Recorder};
+use sluicegate_server::reservations::{ReservationTracker, Reservations};
 use sluicegate_server::{grpc, rest, traced};
 use sluicegate_service::trace::Tracer;
 use sluicegate_service::{AuditEntry, Observer, Service};
 use sluicegate_store::memory::{Capacity, MemorySnapshot};
-use sluicegate_store::{AnyStore, FileOverrideStore, Memory, MonotonicClock};
+use sluicegate_store::{
+    AnyStore, FileOverrideStore, Memory, MemoryReservationStore, MonotonicClock,
+};
 use sluicegate_traces::TraceExporter;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -43,7 +47,7 @@ use crate::changes;
 use crate::configuration::ConfigSource;
 use crate::console::Console;
 use crate::gateways::{self, Gateways};
-use crate::jobs::{self, Jobs, dead_letters, progress, why};
+use crate::jobs::{self, ClientJobs, Jobs, dead_letters, progress, why};
 use crate::metrics;
 use crate::node_summaries::{self, RedisSummaries};
 use crate::queue::{self, LazyQueues, MissingQueue};
@@ -55,6 +59,8 @@ use crate::store_full::StoreFullWarning;
 const QUEUE_FAILS: &str = "queue";
 /// Interval of reading overrides, so that those set on other nodes apply within a second.
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
+/// Interval of reporting reservations that are not settled.
+const RESERVATIONS_EVERY: Duration = Duration::from_secs(2);
 
 /// A node of the service: everything that lives as long as the process.
 pub(crate) struct Node {
@@ -64,6 +70,7 @@ pub(crate) struct Node {
     roles: Vec<Role>,
     service: Arc<Service>,
     overrides: Arc<Overrides>,
+    reservations: Arc<Reservations>,
     snapshot: Option<SnapshotFile>,
     metrics: Metrics,
     recorder: Recorder,
@@ -125,15 +132,18 @@ impl Node {
         config: &Config,
         roles: &[Role],
     ) -> anyhow::Result<Arc<Self>> {
+        let reservation_store: Arc<dyn ReservationStore>;
         let (store, snapshot, overrides_store) = match &config.store {
             StoreOptions::Memory { keys_max, records_max, snapshot, overrides } => {
                 let capacity = Capacity { keys_max: *keys_max, records_max: *records_max };
                 let memory = AnyStore::Memory(open_memory(capacity, snapshot.as_ref())?);
+                reservation_store = Arc::new(MemoryReservationStore::new());
                 (memory, snapshot.clone(), open_override_store(overrides.as_deref())?)
             }
             StoreOptions::Redis(redis) => {
                 let redis = Arc::new(redis.open(store::workload(config, roles)));
                 let overrides_store: Arc<dyn OverrideStore> = redis.clone();
+                reservation_store = redis.clone();
                 (AnyStore::Redis(redis), None, overrides_store)
             }
         };
@@ -152,10 +162,18 @@ impl Node {
         };
         let full = StoreFullWarning::new(keys_max);
         let recorder = recorder(config, &metrics);
+        let settings = config.settings();
+        let tracker = ReservationTracker::new(
+            MonotonicClock::new(),
+            host(),
+            settings.secret.clone(),
+            settings.hash_key,
+        );
         let observers: Vec<Box<dyn Observer>> = vec![
             Box::new(metrics.clone()),
             Box::new(decisions.clone()),
             Box::new(recorder.clone()),
+            Box::new(tracker.clone()),
             Box::new(full),
         ];
         metrics::decision_log(metrics.registry(), decisions.clone());
@@ -172,6 +190,7 @@ impl Node {
         let service = Service::new(limiter, clock, observers);
         let service = Arc::new(service.with_tracer(tracer));
         let overrides = Overrides::new(service.clone(), overrides_store);
+        let reservations = Reservations::new(service.clone(), reservation_store, tracker);
         metrics::store(metrics.registry(), service.clone());
         let tokens = Arc::new(ArcSwapOption::empty());
         tokens.store(tokens_of(config)?);
@@ -181,6 +200,7 @@ impl Node {
             roles: roles.to_vec(),
             service,
             overrides: Arc::new(overrides),
+            reservations: Arc::new(reservations),
             snapshot,
             metrics,
             recorder,
@@ -207,10 +227,18 @@ impl Node {
         let jobs = Jobs::open(config, roles, &queues, missing, &self.service, registry).await?;
         let jobs = Arc::new(jobs);
         let has_clients = config.queue.is_some() && roles.contains(&Role::Limiter);
-        let remote = has_clients
-            .then(|| Arc::new(queue::for_clients(queues.clone(), config, missing, &host())));
+        let remote = has_clients.then(|| {
+            let (depths, tracker) = (jobs.monitor.depths.clone(), jobs.monitor.tracker.clone());
+            let clients = Arc::new(ClientJobs { depths, tracker });
+            Arc::new(queue::for_clients(queues.clone(), config, missing, &host(), clients))
+        });
         if let Some(remote) = &remote {
             metrics::queue_clients(registry, remote.clone());
+            if jobs.is_empty() {
+                // Otherwise the jobs show and poll their queues, with those of clients.
+                metrics::queues(registry, jobs.monitor.depths.clone());
+                tokio::spawn(jobs.monitor.depths.clone().run(shutdown.clone()));
+            }
         }
         let guard = auth::require(self.tokens.clone());
         let probed = self.service.clone();
@@ -249,7 +277,8 @@ impl Node {
             .merge(overrides())
             .merge(probes())
             .merge(rest::inspection(self.service.clone(), body_limit))
-            .merge(why::router(jobs.monitor.tracker.clone()))
+            .merge(rest::reservations::router(self.reservations.clone(), body_limit))
+            .merge(why::router(jobs.monitor.tracker.clone(), jobs.monitor.depths.clone()))
             .merge(dead_letters::router(jobs.monitor.depths.clone(), self.service.clone()))
             .merge(dashboard::router(sources.clone(), admin_shutdown.clone()))
             .layer(guard.clone().with_browsers(browsers));
@@ -267,7 +296,11 @@ impl Node {
         let mut setups = vec![setup("admin", &config.listen.admin, admin)];
         if roles.contains(&Role::Limiter) {
             let grpc = traced::router(grpc, &self.service).merge(probes()).layer(guard.clone());
-            setups.push(setup("http", &config.listen.http, rest.layer(guard)));
+            let http = &config.listen.http;
+            let web_pages =
+                BrowserAccess::new(MonotonicClock::new(), &http.address.host, http.tls.is_some());
+            let guard = guard.without_web_pages(Arc::new(web_pages));
+            setups.push(setup("http", http, rest.layer(guard)));
             let mut grpc = setup("grpc", &config.listen.grpc, grpc);
             grpc.options.combine_writes = true;
             setups.push(grpc);
@@ -312,6 +345,7 @@ impl Node {
         let bounding = tokio::spawn(jobs::bound_draining(stop.clone(), jobs.drain_timeout(config)));
         let housekeeping = tokio::spawn(self.clone().run_housekeeping(shutdown.clone()));
         let refreshing = tokio::spawn(self.clone().refresh_overrides(shutdown.clone()));
+        let reporting = tokio::spawn(self.clone().report_reservations(admin_shutdown.clone()));
         let recording = tokio::spawn(record(self.recorder.clone(), admin_shutdown.clone()));
         if let Some(redis) = self.service.limiter().store().redis().cloned() {
             tokio::spawn(node_summaries::write(redis, sources, admin_shutdown.clone()));
@@ -345,7 +379,7 @@ impl Node {
         jobs::finish(working).await;
         bounding.abort();
         jobs::flush(&queues).await;
-        let _ = tokio::join!(housekeeping, refreshing, recording);
+        let _ = tokio::join!(housekeeping, refreshing, reporting, recording);
         // Only now, so that the last push includes the last decisions.
         counted.cancel();
         if let Some(pushing) = pushing {
@@ -389,6 +423,7 @@ impl Node {
                 let nodes: Arc<dyn NodeSummaries> = Arc::new(RedisSummaries(redis.clone()));
                 nodes
             }),
+            gateways: Arc::new(self.gateways.clone()),
         }
     }
 
@@ -496,6 +531,15 @@ impl Node {
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while shutdown.run_until_cancelled(look.tick()).await.is_some() {
             self.overrides.refresh().await;
+        }
+    }
+
+    /// Reports reservations that are not settled, until shutdown.
+    async fn report_reservations(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut tick = tokio::time::interval(RESERVATIONS_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
+            self.reservations.synchronise().await;
         }
     }
 

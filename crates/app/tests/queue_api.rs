@@ -315,3 +315,43 @@ fn a_broker_that_is_down_does_not_stop_the_limiter() {
     let (status, problem) = call(&service, "send", &json!({"body": 1}));
     assert_eq!((status, &problem["reason"]), (503, &json!("BROKER_UNAVAILABLE")), "{problem}");
 }
+
+#[test]
+fn queues_that_only_clients_use_are_known_to_the_dashboard_and_to_jobs_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = serve(folder.path(), "");
+    ok(&service, "send", &json!({"body": {"AnalysisId": "a-1"}}));
+    ok(&service, "send", &json!({"body": {"AnalysisId": "a-2"}, "delay": "1h"}));
+    let why = |job: &str| {
+        let mut command = sluicegate();
+        command.args(["jobs", "why", job, "--admin", &service.admin, "--config"]);
+        let output = command.arg(&service.config).output().expect("the command runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = why("a-1");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("sent to queue jobs by a client of the queue API"), "{text}");
+    assert!(text.contains("it is in queue jobs: ready"), "{text}");
+    let (_, text) = why("a-2");
+    assert!(text.contains("it is in queue jobs: waiting for its delay until "), "{text}");
+
+    let message = receive(&service, json!({}));
+    let (_, text) = why("a-1");
+    assert!(text.contains("a client of the queue API has it, from queue jobs"), "{text}");
+    let mut dead = handle(&message);
+    dead["error"] = json!({"message": "no such page"});
+    ok(&service, "dead-letter", &dead);
+    let (_, text) = why("a-1");
+    assert!(text.contains("dead letter of queue jobs: no such page"), "{text}");
+
+    // The depth is polled.
+    eventually(|| {
+        let (_, text) = get(&format!("{}/metrics", service.admin));
+        let has = |line: &str| text.lines().any(|other| other == line);
+        has("sluicegate_queue_depth{queue=\"jobs\",state=\"delayed\"} 1")
+            && has("sluicegate_queue_depth{queue=\"jobs\",state=\"dead\"} 1")
+    });
+    let (_, letters) = get(&format!("{}/v1/dashboard/dead-letters?queue=jobs", service.admin));
+    assert!(letters.contains("no such page"), "{letters}");
+    service.stop();
+}

@@ -40,7 +40,7 @@ const fn endpoint(method: &'static str, path: &'static str, scope: AuthScope) ->
 
 /// All endpoints of all listeners except those in [`OPEN`]. Gateways have separate tokens without
 /// scopes.
-pub static ENDPOINTS: [Endpoint; 59] = [
+pub static ENDPOINTS: [Endpoint; 64] = [
     endpoint("POST", "/rate-limit/allow", AuthScope::Decide),
     endpoint("GET", "/v1/forward-auth", AuthScope::Decide),
     endpoint("POST", "/v1/acquire", AuthScope::Decide),
@@ -72,6 +72,7 @@ pub static ENDPOINTS: [Endpoint; 59] = [
     endpoint("GET", "/v1/models/{id}/usage", AuthScope::Read),
     endpoint("POST", "/v1/explain", AuthScope::Read),
     endpoint("GET", "/v1/overrides", AuthScope::Read),
+    endpoint("GET", "/v1/reservations", AuthScope::Read),
     endpoint("GET", "/metrics", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/overview", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/series", AuthScope::Read),
@@ -81,6 +82,7 @@ pub static ENDPOINTS: [Endpoint; 59] = [
     endpoint("GET", "/v1/dashboard/activity", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/audit", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/nodes", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/gateways", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/dead-letters", AuthScope::Read),
     endpoint("POST", "/v1/dashboard/dead-letters/replay", AuthScope::Admin),
     endpoint("POST", "/v1/dashboard/dead-letters/delete", AuthScope::Admin),
@@ -94,10 +96,13 @@ pub static ENDPOINTS: [Endpoint; 59] = [
     ),
     endpoint("POST", "/v1/overrides", AuthScope::Admin),
     endpoint("DELETE", "/v1/overrides/{id}", AuthScope::Admin),
+    endpoint("POST", "/v1/reservations/{id}/settle", AuthScope::Admin),
+    endpoint("POST", "/v1/reservations/{id}/cancel", AuthScope::Admin),
     endpoint("POST", "/v1/reset", AuthScope::Admin),
     endpoint("POST", "/reload", AuthScope::Admin),
     endpoint("GET", "/v1/jobs/{id}", AuthScope::Queue),
     endpoint("GET", "/v1/providers", AuthScope::Queue),
+    endpoint("GET", "/v1/queues", AuthScope::Queue),
     endpoint("GET", "/v1/queues/{queue}", AuthScope::Queue),
     endpoint("POST", "/v1/queues/{queue}/send", AuthScope::Queue),
     endpoint("POST", "/v1/queues/{queue}/send-batch", AuthScope::Queue),
@@ -251,7 +256,7 @@ impl IntoResponse for AuthError {
 /// The tokens may be replaced at any time; new ones apply from the next request. The paths in
 /// [`OPEN`] are compared with the full path, so put the layer around the whole application.
 pub fn require(tokens: Arc<ArcSwapOption<Tokens>>) -> RequireToken {
-    RequireToken { tokens, anonymous: Caller::anonymous(), browsers: None }
+    RequireToken { tokens, anonymous: Caller::anonymous(), browsers: None, web_pages: None }
 }
 
 /// The layer that [`require`] creates.
@@ -261,6 +266,8 @@ pub struct RequireToken {
     anonymous: Caller,
     /// Set for the listener with the dashboard.
     browsers: Option<Arc<BrowserAccess>>,
+    /// Set for other listeners that browsers can reach.
+    web_pages: Option<Arc<BrowserAccess>>,
 }
 
 impl RequireToken {
@@ -268,6 +275,13 @@ impl RequireToken {
     #[must_use]
     pub fn with_browsers(self, browsers: Arc<BrowserAccess>) -> Self {
         Self { browsers: Some(browsers), ..self }
+    }
+
+    /// Refuses requests of web pages of other hosts while there are no tokens, except for decisions:
+    /// a proxy that asks for one may pass the header fields of its client on.
+    #[must_use]
+    pub fn without_web_pages(self, browsers: Arc<BrowserAccess>) -> Self {
+        Self { web_pages: Some(browsers), ..self }
     }
 }
 
@@ -316,7 +330,16 @@ impl RequireToken {
             return Ok(self.anonymous.clone());
         }
         match (&*self.tokens.load(), &self.browsers) {
-            (None, None) => Ok(self.anonymous.clone()),
+            (None, None) => {
+                let checked = self.web_pages.as_ref().map(|one| one.check_web_page(uri, headers));
+                if let Some(Err(denied)) = checked {
+                    let endpoint = Endpoint::of(method.as_str(), uri.path());
+                    if endpoint.is_none_or(|endpoint| endpoint.scope != AuthScope::Decide) {
+                        return Err(denied);
+                    }
+                }
+                Ok(self.anonymous.clone())
+            }
             (None, Some(browsers)) => {
                 browsers.check_anonymous(uri.path(), uri, headers)?;
                 Ok(self.anonymous.clone())

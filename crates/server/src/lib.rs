@@ -16,6 +16,7 @@ pub mod overrides;
 pub mod recorder;
 pub mod refusal;
 mod request;
+pub mod reservations;
 pub mod rest;
 mod settlement;
 mod ticket;

@@ -10,22 +10,66 @@ use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::{Group, Limit, Limiter, Rule, Span};
+use sluicegate_core::{Group, Limit, Limiter, Rule, Span, Timestamp};
 use sluicegate_server::auth::{self, AuthScope, ENDPOINTS, Tokens};
-use sluicegate_server::dashboard::{self, BrowserAccess, DashboardSources};
+use sluicegate_server::dashboard::{
+    self, BrowserAccess, DashboardSources, GatewayStates, NodeSummaries, RoutePause, RouteReading,
+    RouteStatesFuture, SummariesFuture,
+};
 use sluicegate_server::metrics::{Metrics, Options};
 use sluicegate_server::overrides::Overrides;
 use sluicegate_server::recorder::{NodeName, Recorder};
+use sluicegate_server::reservations::{ReservationTracker, Reservations};
 use sluicegate_server::rest;
 use sluicegate_service::Service;
 use sluicegate_store::memory::{Capacity, Memory};
-use sluicegate_store::{AnyStore, FileOverrideStore};
+use sluicegate_store::{AnyStore, FileOverrideStore, MemoryReservationStore};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::suite::EPOCH;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 const HOST: &str = "localhost:9090";
+
+/// Another node, whose gateway was asked for a pause.
+struct OtherNodes;
+
+impl NodeSummaries for OtherNodes {
+    fn read(&self) -> SummariesFuture<'_> {
+        let until = (EPOCH + Span::from_secs(90)).to_string();
+        let pause =
+            json!({ "gateway": "vendor", "route": "api", "until": until, "reason": "status 429" });
+        let summary =
+            json!({ "id": "other", "host": "node-2", "pauses": [pause], "started": "2100" });
+        Box::pin(async move { Ok(vec![summary.to_string(), "damaged".to_owned()]) })
+    }
+}
+
+/// A gateway with one route that is closed, as another node has asked for it.
+struct OneRoute;
+
+impl GatewayStates for OneRoute {
+    fn read(&self) -> RouteStatesFuture<'_> {
+        let reading = RouteReading {
+            gateway: "vendor".to_owned(),
+            route: "api".to_owned(),
+            closed_until: Ok(Some(EPOCH + Span::from_secs(90))),
+            windows: vec![json!({ "name": "requests", "limit": 60, "remaining": 0 })],
+            seen: Some(EPOCH),
+        };
+        Box::pin(async move { vec![reading] })
+    }
+
+    fn pauses(&self) -> Vec<RoutePause> {
+        let pause = |route: &str, until: Timestamp| RoutePause {
+            gateway: "vendor".to_owned(),
+            route: route.to_owned(),
+            until: until.to_string(),
+            reason: "of this node".to_owned(),
+        };
+        vec![pause("old", EPOCH), pause("other", EPOCH + Span::from_secs(60))]
+    }
+}
 
 /// A node with the admin routes, on a clock that the test advances.
 struct Node {
@@ -56,11 +100,15 @@ impl Node {
         let secret = vec!["apiKey".to_owned()];
         let recorder = Recorder::new(metrics.clone(), clock.clone(), node, secret, [7; 32]);
         let limiter = Limiter::new(rules, AnyStore::custom(store));
+        let secret = vec!["apiKey".to_owned()];
+        let tracker = ReservationTracker::new(clock.clone(), "node-1", secret, [7; 32]);
         let observers: Vec<Box<dyn sluicegate_service::Observer>> =
-            vec![Box::new(metrics), Box::new(recorder.clone())];
+            vec![Box::new(metrics), Box::new(recorder.clone()), Box::new(tracker.clone())];
         let service = Arc::new(Service::new(limiter, clock.clone(), observers));
         let overrides_store = Arc::new(FileOverrideStore::in_memory());
         let overrides = Arc::new(Overrides::new(service.clone(), overrides_store));
+        let reservation_store = Arc::new(MemoryReservationStore::with_clock(clock.clone()));
+        let reservations = Reservations::new(service.clone(), reservation_store, tracker);
         let tokens = Arc::new(ArcSwapOption::empty());
         if !callers.is_empty() {
             let hashes = callers.iter().map(|(name, _)| (*name, auth::hash(name.as_bytes())));
@@ -79,9 +127,12 @@ impl Node {
             browsers: browsers.clone(),
             roles: vec!["limiter".to_owned()],
             id: "node-1-id".to_owned(),
-            nodes: None,
+            nodes: Some(Arc::new(OtherNodes)),
+            gateways: Arc::new(OneRoute),
         };
+        let reservations = Arc::new(reservations);
         let app = dashboard::router(Arc::new(sources), shutdown.clone())
+            .merge(rest::reservations::router(reservations, rest::BODY_LIMIT))
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
             .merge(rest::router(service, rest::BODY_LIMIT))
             .layer(auth::require(tokens).with_browsers(browsers));
@@ -172,7 +223,7 @@ async fn decisions_become_series_and_rankings() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_shared_store_shows_its_own_summary() {
+async fn the_summaries_contain_that_of_this_node() {
     let node = Node::new(&[]);
     node.acquire("ann").await;
     node.tick();
@@ -182,6 +233,110 @@ async fn a_node_without_a_shared_store_shows_its_own_summary() {
     assert_eq!(own["host"], "node-1");
     assert_eq!(own["rates"]["allowed"], 1.0);
     assert_eq!(own["callers"]["userId"]["requested"][0]["value"], "ann");
+    let pauses = own["pauses"].as_array().expect("pauses");
+    assert_eq!(pauses.len(), 1, "without those that are over: {pauses:?}");
+    assert_eq!(pauses[0]["route"], "other");
+    assert_eq!(nodes["nodes"][1]["host"], "node-2");
+}
+
+#[tokio::test]
+async fn the_reason_for_a_closed_route_comes_from_the_node_that_learned_it() {
+    let node = Node::new(&[]);
+    let gateways = node.get("/v1/dashboard/gateways").await;
+    let route = &gateways["routes"][0];
+    assert_eq!(route["closedUntil"], (EPOCH + Span::from_secs(90)).to_string());
+    assert_eq!((&route["reason"], &route["learnedBy"]), (&json!("status 429"), &json!("node-2")));
+    assert_eq!(route["announced"]["windows"][0]["limit"], 60);
+}
+
+impl Node {
+    /// Reserves a part of the budget of a user, and returns the handle.
+    async fn reserve(&self, user: &str, usd: &str) -> String {
+        let dimensions = json!({ "userId": user, "apiKey": "k-secret" });
+        let body = json!({ "dimensions": dimensions, "cost": { "usd": usd }, "hold": "30s" });
+        let (status, _, answer) = self.post("/v1/acquire", body, &[]).await;
+        assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+        answer["handle"].as_str().expect("a handle").to_owned()
+    }
+
+    /// Returns the dollars that a user has used of its budget.
+    async fn spent(&self, user: &str) -> f64 {
+        let body = json!({ "dimensions": { "userId": user } });
+        let (_, _, usage) = self.post("/v1/usage", body, &[]).await;
+        let scopes = usage["scopes"].as_array().expect("scopes").clone();
+        let budget = scopes.into_iter().find(|scope| scope["name"] == "BUDGET");
+        budget.expect("a budget")["current"].as_f64().expect("a number")
+    }
+
+    async fn reservations(&self) -> Vec<Value> {
+        let listed = self.get("/v1/reservations").await;
+        listed["reservations"].as_array().expect("a list").clone()
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_that_nobody_settles_is_listed_and_settled_by_hand() {
+    let node = Node::new(&[]);
+    node.reserve("ann", "0.60").await;
+    let settled = node.reserve("bob", "0.50").await;
+    let body = json!({ "handle": settled, "cost": { "usd": "0.10" } });
+    assert_eq!(node.post("/v1/settle", body, &[]).await.0, 200);
+    node.clock.advance(Span::from_secs(29));
+    assert!(node.reservations().await.is_empty(), "the hold is not over");
+    node.clock.advance(Span::from_secs(2));
+    let listed = node.reservations().await;
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let text = listed[0].to_string();
+    assert!(!text.contains("k-secret") && listed[0].get("handle").is_none(), "{text}");
+    let caller = listed[0]["caller"].as_array().expect("pairs");
+    assert!(caller.contains(&json!(["userId", "ann"])), "{caller:?}");
+    let charge = json!({ "rule": "BUDGET", "unit": "USD", "amount": "0.60" });
+    assert_eq!((&listed[0]["charges"], &listed[0]["node"]), (&json!([charge]), &json!("node-1")));
+    let path = format!("/v1/reservations/{}/settle", listed[0]["id"].as_str().expect("an id"));
+    let (status, _, answer) = node.post(&path, json!({ "reason": " " }), &[]).await;
+    assert_eq!((status, &answer["field"]), (400, &json!("reason")), "{answer}");
+    let body = json!({ "reason": "invoice 7", "cost": { "usd": "0.25" } });
+    let (status, _, answer) = node.post(&path, body.clone(), &[]).await;
+    assert_eq!((status, &answer["usd"]), (200, &json!("0.25")), "{answer}");
+    assert_eq!(node.spent("ann").await, 0.25);
+    assert!(node.reservations().await.is_empty(), "it is settled");
+    assert_eq!(node.post(&path, body, &[]).await.0, 404);
+    let entry = &node.get("/v1/dashboard/audit").await["audit"][0];
+    assert_eq!(entry["action"], "reservation settled");
+    assert_eq!(entry["reason"], "invoice 7");
+    assert_eq!(entry["detail"], "estimated 0.60 USD (BUDGET); actual: 0.25 USD");
+    assert!(entry["target"].as_str().expect("text").contains("userId=ann"), "{entry}");
+}
+
+#[tokio::test]
+async fn a_cancelled_reservation_gives_its_estimate_back() {
+    let node = Node::new(&[]);
+    node.reserve("ann", "0.60").await;
+    node.clock.advance(Span::from_secs(31));
+    assert_eq!(node.spent("ann").await, 0.6);
+    let listed = node.reservations().await;
+    let path = format!("/v1/reservations/{}/cancel", listed[0]["id"].as_str().expect("an id"));
+    let (status, _, answer) = node.post(&path, json!({ "reason": "it crashed" }), &[]).await;
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!(node.spent("ann").await, 0.0);
+    assert!(node.reservations().await.is_empty());
+}
+
+#[tokio::test]
+async fn only_estimates_that_stay_charged_are_listed() {
+    let node = Node::new(&[]);
+    // Without a hold, and with a hold that is released.
+    node.acquire("ann").await;
+    let handle = node.reserve("bob", "0.10").await;
+    node.clock.advance(Span::from_secs(10));
+    assert!(node.reservations().await.is_empty());
+    assert_eq!(node.post("/v1/release", json!({ "handle": handle }), &[]).await.0, 200);
+    node.reserve("eve", "0.10").await;
+    node.clock.advance(Span::from_secs(40));
+    assert_eq!(node.reservations().await.len(), 1);
+    // A day later, the window of the budget is over.
+    node.clock.advance(Span::from_secs(2 * 86_400));
+    assert!(node.reservations().await.is_empty());
 }
 
 #[tokio::test]
@@ -190,7 +345,7 @@ async fn a_summary_has_a_maximum_size() {
     for number in 0..60 {
         node.acquire(&format!("{number}{}", "x".repeat(200))).await;
     }
-    let summary = node.recorder.summary("n", &["p".repeat(50)]);
+    let summary = node.recorder.summary("n", &["p".repeat(50)], &[]);
     assert!(summary.len() <= 64 * 1_024 && summary.len() > 8_000, "{}", summary.len());
 }
 

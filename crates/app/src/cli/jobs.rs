@@ -14,7 +14,7 @@ use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, Wa
 use super::print_error;
 use super::query::percent_encode;
 use super::queue::block_on;
-use super::remote::{Remote, items};
+use super::remote::{Remote, display, items};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -23,8 +23,8 @@ Examples:
   sluicegate jobs why 7f3a --config jobs.yaml            where job 7f3a is and what it waits for
   sluicegate jobs why 7f3a --config jobs.yaml --search   also search queues of a broker
 
-The command asks the dispatcher or worker process at its admin listener (--admin), then searches the
-queues of the configuration. The embedded queue and Service Bus can be browsed without receiving
+The command asks the process at its admin listener (--admin), then searches the queues of the
+configuration and those that clients of the queue API of that process use. The embedded queue and Service Bus can be browsed without receiving
 messages: those of other brokers are searched only with --search, which receives messages and requeues them.
 
 Exit code: 0 found, 1 not found, 2 error";
@@ -94,6 +94,8 @@ impl WhyArgs {
         let now = WallClock.now();
         // Without them, the answer is less exact.
         let providers = remote.get("/v1/providers").unwrap_or_default();
+        // Those that only clients of the queue API use are in no configuration.
+        let of_clients = remote.get("/v1/queues").unwrap_or_default();
         let mut found = Vec::new();
         match remote.get(&format!("/v1/jobs/{}", percent_encode(&job))) {
             Ok(seen) => {
@@ -110,7 +112,7 @@ impl WhyArgs {
             if is_browsable || search {
                 let config_file = config_file.as_deref();
                 let job_search = JobSearch { job: &job, now, providers: &providers, config_file };
-                job_search.run(&config, &mut found).await?;
+                job_search.run(&config, &of_clients, &mut found).await?;
             }
             let values = found.iter().map(|found| found.value.clone()).collect();
             remote.show(&Value::Array(values), |_| match found.is_empty() {
@@ -137,9 +139,22 @@ struct JobSearch<'a> {
 }
 
 impl JobSearch<'_> {
-    /// Searches the queues of a configuration.
-    async fn run(&self, config: &Config, found: &mut Vec<JobLocation>) -> anyhow::Result<()> {
-        let names = queue_names(config);
+    /// Searches the queues of a configuration and those that the process knows: the answer of
+    /// `GET /v1/queues`.
+    async fn run(
+        &self,
+        config: &Config,
+        known: &Value,
+        found: &mut Vec<JobLocation>,
+    ) -> anyhow::Result<()> {
+        let mut names = queue_names(config);
+        for queue in items(&known["queues"]) {
+            let (name, dead_letter) =
+                (display(&queue["queue"]), display(&queue["deadLetterQueue"]));
+            if !name.is_empty() && !names.iter().any(|(other, _)| *other == name) {
+                names.push((name, Some(dead_letter).filter(|name| !name.is_empty())));
+            }
+        }
         if names.is_empty() {
             return Ok(());
         }
@@ -218,8 +233,12 @@ impl JobSearch<'_> {
                 ("leased", Some(*end), words)
             }
             (None, Some(until), _) => {
-                let why = if meta.attempt > 0 { "next attempt" } else { "provider's limit" };
-                let why = if booked { "booked start time" } else { why };
+                let why = match provider {
+                    _ if booked => "booked start time",
+                    _ if meta.attempt > 0 => "next attempt",
+                    Some(_) => "provider's limit",
+                    None => "delay",
+                };
                 let words = format!("waiting for its {why} until {}", at(until, now));
                 ("delayed", Some(until), words)
             }
@@ -291,6 +310,14 @@ fn describe_state(seen: &Value, providers: &Value, now: Timestamp) -> String {
         None => format!("the limit of {provider} is reached"),
     };
     let what = match seen["event"].as_str().unwrap_or_default() {
+        "sent" => format!("sent to queue {queue} by a client of the queue API"),
+        "leased" => format!("a client of the queue API has it, from queue {queue}"),
+        "deferred" if provider.is_empty() => {
+            format!("returned to queue {queue} by a client of the queue API")
+        }
+        "done" if provider.is_empty() => {
+            format!("done, by a client of the queue API, from queue {queue}")
+        }
         "dispatched" => format!("dispatched to queue {queue} for provider {provider}"),
         "delayed" => format!("sent to queue {queue} with a delay: {}", limit()),
         "waiting" => match &pause {

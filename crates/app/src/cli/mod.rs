@@ -18,7 +18,9 @@ mod jobs;
 mod overrides;
 mod query;
 mod queue;
+mod reload;
 mod remote;
+mod reservations;
 mod serve;
 mod summary;
 mod test;
@@ -66,6 +68,12 @@ enum Command {
     /// Temporarily replace the limits of a rule for some callers, without a restart
     #[command(after_help = overrides::EXAMPLES)]
     Override(overrides::Overrides),
+    /// Make a running process reload its configuration
+    #[command(after_help = reload::EXAMPLES)]
+    Reload(reload::Reload),
+    /// List reservations that nobody settled, and settle or cancel them
+    #[command(after_help = reservations::EXAMPLES)]
+    Reservations(reservations::Reservations),
     /// Run unit tests of a configuration's rules, with simulated time
     #[command(after_help = test::EXAMPLES)]
     Test(test::Test),
@@ -114,6 +122,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Usage(args) => args.usage(),
         Command::Reset(reset) => reset.run(),
         Command::Override(overrides) => overrides.run(),
+        Command::Reload(reload) => reload.run(),
+        Command::Reservations(reservations) => reservations.run(),
         Command::Test(test) => test.run(),
         Command::Verify(verify) => verify.run(),
         Command::Queue(queue) => queue.run(),

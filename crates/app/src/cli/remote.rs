@@ -25,6 +25,31 @@ pub(super) struct Remote {
     json: bool,
 }
 
+/// Options of commands that ask the admin listener.
+#[derive(Args)]
+pub(super) struct AdminRemote {
+    /// Address of the admin listener
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SLUICEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:9090"
+    )]
+    admin: String,
+    /// Bearer token, if the service requires one
+    #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print the response as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl AdminRemote {
+    pub(super) fn remote(self) -> Remote {
+        Remote::new(self.admin, self.token, self.json)
+    }
+}
+
 impl Remote {
     /// Creates a client for another listener than the one of `--url`, such as the admin listener.
     pub(super) const fn new(url: String, token: Option<String>, json: bool) -> Self {

@@ -8,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 const EVERY: Duration = Duration::from_secs(2);
+/// Maximum number of queues with those of clients.
+const QUEUES_MAX: usize = 100;
 
 /// Poller of queue depths. Clones share the state.
 #[derive(Clone, Default)]
@@ -28,8 +30,17 @@ impl DepthPoller {
         self.lock().extend(polled);
     }
 
+    /// Adds a queue that a client uses, unless it is known or there are too many.
+    pub(crate) fn add_of_clients(&self, queue: &Queue) {
+        let mut queues = self.lock();
+        let is_known = queues.iter().any(|polled| polled.queue.name() == queue.name());
+        if !is_known && queues.len() < QUEUES_MAX {
+            queues.push(PolledQueue { queue: queue.clone(), depth: None, dead: None });
+        }
+    }
+
     /// Polls the broker every two seconds until it is stopped.
-    pub(super) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {

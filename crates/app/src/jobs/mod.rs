@@ -1,5 +1,6 @@
 //! Builds and runs the dispatcher and the workers of a configuration.
 
+mod client_jobs;
 pub(crate) mod dead_letters;
 mod depth_poller;
 pub(crate) mod progress;
@@ -25,6 +26,7 @@ use crate::metrics;
 use crate::queue::{LazyQueues, MissingQueue, Queues};
 use crate::wire::Role;
 
+pub(crate) use client_jobs::ClientJobs;
 pub(crate) use depth_poller::DepthPoller;
 use progress::ProviderRates;
 

@@ -1,5 +1,6 @@
-//! `GET /v1/jobs/{id}` and `GET /v1/providers` of the admin listener: the last known state of a job,
-//! and the state of the limits of all providers, for `sluicegate jobs why`.
+//! `GET /v1/jobs/{id}`, `GET /v1/providers` and `GET /v1/queues` of the admin listener: the last known
+//! state of a job, the state of the limits of all providers, and the queues of this process, for
+//! `sluicegate jobs why`.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -11,10 +12,23 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_dispatch::{JobStatus, JobTracker, ProviderState};
 use sluicegate_queue::WallClock;
 
-/// Returns the router of `GET /v1/jobs/{id}` and `GET /v1/providers`.
-pub(crate) fn router(tracker: JobTracker) -> Router {
+use super::DepthPoller;
+
+/// Returns the routes.
+pub(crate) fn router(tracker: JobTracker, depths: DepthPoller) -> Router {
     let router = Router::new().route("/v1/jobs/{id}", get(find));
-    router.route("/v1/providers", get(providers)).with_state(tracker)
+    let router = router.route("/v1/providers", get(providers)).with_state(tracker);
+    router.merge(Router::new().route("/v1/queues", get(queues)).with_state(depths))
+}
+
+/// Lists the queues of the dispatcher and the workers, and those that clients of the queue API use.
+async fn queues(State(depths): State<DepthPoller>) -> Response {
+    let known = depths.lock();
+    let queues = known.iter().map(|polled| {
+        let queue = &polled.queue;
+        json!({"queue": queue.name(), "deadLetterQueue": queue.dead_letter_name()})
+    });
+    Json(json!({ "queues": queues.collect::<Vec<_>>() })).into_response()
 }
 
 async fn providers(State(tracker): State<JobTracker>) -> Response {
@@ -63,7 +77,10 @@ mod tests {
 
     #[test]
     fn the_route_has_a_scope() {
-        let routes = format!("{:?}", super::router(super::JobTracker::default()));
+        let routes = format!(
+            "{:?}",
+            super::router(super::JobTracker::default(), super::DepthPoller::default())
+        );
         let of_jobs = Endpoint::of("GET", "/v1/jobs/j1").expect("an endpoint");
         assert_eq!(of_jobs.scope, AuthScope::Queue);
         let routes = routes.split("fallback_router").next().unwrap_or_default();

@@ -16,6 +16,7 @@ use serde_json::Value;
 pub(crate) fn sluicegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
     command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_URL");
+    command.env_remove("SLUICEGATE_ADMIN_URL");
     command
 }
 

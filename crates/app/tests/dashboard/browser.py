@@ -4,11 +4,14 @@ It ends with an error if a page logs an error, asks another host, runs a script 
 accessibility. Everything waits for the effect that it asserts; nothing sleeps for a fixed time.
 """
 
+import http.client
 import json
+import sqlite3
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -68,6 +71,13 @@ def traffic(stop: threading.Event) -> None:
             text = HOSTILE[number // 5 % len(HOSTILE)]
             allow(text, text, text)
         stop.wait(0.05)
+
+
+def hold(user: str, usd: str, tenant: str = "acme") -> None:
+    """Makes a reservation that nobody settles."""
+    body = {"dimensions": {"userId": user, "modelId": "gpt-4", "tenantId": tenant}, "cost": {"usd": usd}, "hold": "1s"}
+    answer = call(f"{PLAN['http']}/v1/acquire", body)
+    assert answer["allowed"], answer
 
 
 def gateway_traffic(stop: threading.Event) -> None:
@@ -228,6 +238,116 @@ def test_actions(page: Page) -> None:
         expect(actions).to_contain_text(text)
 
 
+def test_reservations(page: Page) -> None:
+    """Reservations that nobody settled are listed with age, caller, rule and amount, settled and given back."""
+    hold("crashed-1", "0.20")
+    hold("crashed-2", "0.30")
+    hold(HOSTILE[0], "0.10", HOSTILE[1])
+    open_page(page, "money")
+    name = "Reservations that nobody settled"
+    listed = page.get_by_role("region", exact=True, name=name)
+    for text in ["crashed-1", "crashed-2", HOSTILE[0], "USER_BUDGET", "$0.20"]:
+        expect(listed).to_contain_text(text)
+    listed.scroll_into_view_if_needed()
+    shoot(page, "reservations")
+    row = listed.locator("tr", has_text="crashed-1")
+    row.get_by_role("button", name="Settle").click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("USER_BUDGET")
+    dialog.get_by_label("Dollars").fill("much")
+    dialog.get_by_label("Reason").fill("invoice 7")
+    dialog.get_by_role("button", name="Settle").click()
+    # The answer is a 400 that names the mistake; the browser logs it, and the dialog shows it.
+    expect(dialog.get_by_role("alert")).to_contain_text("cost.usd")
+    complaints[:] = [text for text in complaints if "400" not in text]
+    dialog.get_by_label("Dollars").fill("0.05")
+    shoot(page, "settle")
+    dialog.get_by_role("button", name="Settle").click()
+    expect(dialog).to_have_count(0)
+    expect(listed).not_to_contain_text("crashed-1")
+    listed.locator("tr", has_text="crashed-2").get_by_role("button", name="Give back").click()
+    confirm(page, "Give it back", HOSTILE[4])
+    expect(listed).not_to_contain_text("crashed-2")
+    for user, spent in [("crashed-1", 0.05), ("crashed-2", 0)]:
+        usage = call(f"{ADMIN}/v1/usage", {"dimensions": {"userId": user, "modelId": "gpt-4", "tenantId": "acme"}})
+        budget = [scope for scope in usage["scopes"] if scope["name"] == "USER_BUDGET"]
+        assert budget[0]["current"] == spent, budget
+    open_page(page, "audit")
+    actions = page.get_by_role("region", exact=True, name="Actions")
+    for text in ["reservation settled", "invoice 7", "reservation cancelled", HOSTILE[4]]:
+        expect(actions).to_contain_text(text)
+
+
+def test_pause(page: Page) -> None:
+    """A route that the upstream asked to pause shows until when and why, and the announced limits."""
+    call(f"{PLAN['gateway']}/paused")
+    call(f"{PLAN['gateway']}/hostile")
+    open_page(page, "gateways")
+    route = panel(page, "vendor / paused")
+    expect(route).to_contain_text("closed")
+    expect(route).to_contain_text("the upstream answered status 429, retry-after: 300")
+    expect(route.get_by_role("region", name="Announced limits")).to_contain_text("60")
+    shoot(page, "pause")
+    # A text of the upstream that would run as a script.
+    expect(panel(page, "vendor / hostile")).to_contain_text("<img src=x onerror=window.hacked=1>")
+
+
+def test_many(page: Page) -> None:
+    """Ten thousand keys and a hundred thousand dead letters stay fluid."""
+    connection = http.client.HTTPConnection(PLAN["http"].removeprefix("http://"))
+    for number in range(10_000):
+        dimensions = {"userId": f"many-{number}", "modelId": "gpt-4", "tenantId": f"tenant-{number % 5}"}
+        connection.request("POST", "/v1/acquire", json.dumps({"dimensions": dimensions}), {"content-type": "application/json"})
+        assert connection.getresponse().read(), "an answer"
+    connection.close()
+    open_page(page, "limits")
+    expect(page.get_by_role("region", exact=True, name="Callers")).to_contain_text("noisy")
+    fluid(page, "10,000 keys")
+    bulk = HOSTILE[0]
+    dead_letters(bulk, 100_000)
+    open_page(page, "queues")
+    queues = page.get_by_role("region", exact=True, name="Queues")
+    expect(queues.locator("tr", has_text=bulk)).to_contain_text("100,000")
+    page.get_by_label("Queue", exact=True).select_option(bulk)
+    letters = page.get_by_role("region", exact=True, name="Dead letters")
+    expect(letters.locator("tbody tr")).to_have_count(100)
+    expect(letters).to_contain_text(HOSTILE[2])
+    expect(panel(page, "Dead letters")).to_contain_text("100 shown of 100,000")
+    fluid(page, "100,000 dead letters")
+    page.get_by_role("button", name="Delete all that match").click()
+    expect(page.locator("dialog[open]")).to_contain_text(f"100,000 dead letters of {bulk} match")
+    page.keyboard.press("Escape")
+
+
+def dead_letters(queue: str, count: int) -> None:
+    """Makes dead letters in a queue that only clients of the queue API use: one by the API, the others as its copies in the file."""
+    address = f"{PLAN['http']}/v1/queues/{urllib.parse.quote(queue, safe='')}"
+    call(f"{address}/send", {"body": {"text": HOSTILE[1]}, "type": HOSTILE[2]})
+    message = call(f"{address}/receive", {"wait": "20s"})["messages"][0]
+    call(f"{address}/dead-letter", {"handle": message["handle"], "error": {"message": HOSTILE[2], "stack": HOSTILE[3]}})
+    with sqlite3.connect(PLAN["queue"], timeout=30) as file:
+        names = "queue, priority, ready_at, leased, fence, returns, due"
+        of_queue = "(SELECT id FROM queue WHERE dead = 1 AND name = ?)"
+        first = file.execute(f"SELECT id FROM dead_letter WHERE queue = {of_queue}", (f"{queue}-dlq",)).fetchone()[0]
+        numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
+        file.execute(f"{numbers} INSERT INTO dead_letter (id, {names}) SELECT 1000000 + n, {names} FROM dead_letter, numbers WHERE id = ?", (count - 1, first))
+        file.execute(f"""{numbers} INSERT INTO dead_letter_content (id, envelope, content_type, headers, body)
+            SELECT 1000000 + n, json_set(envelope, '$.job', 'bulk-' || n), content_type, headers, body
+            FROM dead_letter_content, numbers WHERE id = ?""", (count - 1, first))
+
+
+def fluid(page: Page, where: str) -> None:
+    """Asserts that a page draws while live data arrives: no gap between two frames is long."""
+    gaps = page.evaluate("""new Promise((done) => {
+        const gaps = []; const first = performance.now(); let before = first;
+        const frame = (now) => { gaps.push(now - before); before = now; if (now - first < 3000) requestAnimationFrame(frame); else done(gaps); };
+        requestAnimationFrame(frame); })""")
+    gaps.sort()
+    print(f"{where}: {len(gaps)} frames in 3 s, longest gap {gaps[-1]:.0f} ms", flush=True)
+    if gaps[-1] > 1000 or len(gaps) < 10:
+        complaints.append(f"{where}: the page stalls for {gaps[-1]:.0f} ms")
+
+
 def test_reload(page: Page) -> None:
     """A reload shows what changed; a broken file is rejected, and the page shows why."""
     config = Path(PLAN["config"])
@@ -363,6 +483,10 @@ def test_looks(browser) -> None:
                 expect(page.get_by_role("region", exact=True, name="Callers")).to_contain_text("noisy")
             if name == "activity":
                 expect(page.locator(".tail tbody tr").nth(10)).to_be_attached()
+            if name == "money":
+                expect(page.get_by_role("region", exact=True, name="Reservations that nobody settled")).to_contain_text("USER_BUDGET")
+            if name == "gateways":
+                expect(page.locator("main")).to_contain_text("the upstream answered status 429")
             no_overflow(page, f"{name} at {width} px")
             if width > 320:
                 accessible(page, f"{name}, {theme}")
@@ -385,7 +509,7 @@ def main() -> None:
         context = browser.new_context(viewport={"width": 1360, "height": 900})
         page = context.new_page()
         watch(page, ADMIN)
-        for test in (test_pages, test_live, test_actions, test_reload, test_dead_letters, test_keyboard):
+        for test in (test_pages, test_live, test_actions, test_reservations, test_pause, test_reload, test_dead_letters, test_many, test_keyboard):
             started = time.monotonic()
             test(page)
             print(f"{test.__name__}: {time.monotonic() - started:.1f} s", flush=True)

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod nodes;
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -9,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use axum::Router;
+use axum::http::StatusCode;
 use axum::routing::any;
 use common::{RunningService, sluicegate};
 use serde_json::json;
@@ -55,6 +57,14 @@ gateways:
         upstream: UPSTREAM
         limit: 25/s
         wait: {max: 10s, depth: 500}
+      - path: /paused
+        upstream: UPSTREAM
+        limit: 25/s
+        wait: {max: 0ms}
+      - path: /hostile
+        upstream: UPSTREAM
+        limit: 25/s
+        wait: {max: 0ms}
 workers:
   - provider: mailer
     queue: mail
@@ -92,6 +102,7 @@ fn every_page_and_action_works_in_a_browser() {
         "http": open.http,
         "gateway": gateway,
         "config": open.config,
+        "queue": queue,
         "secured": secured.admin,
         "axe": root.join("target/services/axe-core/node_modules/axe-core/axe.min.js"),
         "screenshots": root.join("target/dashboard"),
@@ -125,7 +136,8 @@ fn send_jobs(config: &Path) {
     assert!(child.wait().expect("it ends").success());
 }
 
-/// Starts an upstream that answers every request, and returns its address.
+/// Starts an upstream that answers every request, and asks for a pause at `/paused`. Returns its
+/// address.
 fn upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("non-blocking");
@@ -133,7 +145,26 @@ fn upstream() -> String {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async move {
-            let app = Router::new().fallback(any(|| async { "{}" }));
+            let paused = || async {
+                let fields = [
+                    ("retry-after", "300"),
+                    ("x-ratelimit-limit", "60"),
+                    ("x-ratelimit-remaining", "0"),
+                ];
+                (StatusCode::TOO_MANY_REQUESTS, fields, "{}")
+            };
+            // A text that would run as a script, if a page treated it as HTML.
+            let hostile = || async {
+                let fields = [
+                    ("retry-after-ms", "<img src=x onerror=window.hacked=1>"),
+                    ("retry-after", "300"),
+                ];
+                (StatusCode::TOO_MANY_REQUESTS, fields, "{}")
+            };
+            let app = Router::new()
+                .route("/paused", any(paused))
+                .route("/hostile", any(hostile))
+                .fallback(any(|| async { "{}" }));
             let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
             axum::serve(listener, app).await.expect("it serves");
         });

@@ -124,9 +124,19 @@ impl BrowserAccess {
         if dashboard && !self.loopback {
             return Err(AuthError::NotLocal);
         }
-        let from_browser = origin.is_some() || headers.contains_key("sec-fetch-site");
-        let is_local = host_of(uri, headers).is_some_and(|host| is_loopback(without_port(host)));
-        if (dashboard || from_browser) && !is_local {
+        if (dashboard || is_from_browser(headers)) && !names_loopback(uri, headers) {
+            return Err(AuthError::CrossOrigin);
+        }
+        Ok(())
+    }
+
+    /// Checks a request to a listener without tokens and without a dashboard, to an endpoint that
+    /// shows or changes the service. Web pages of other hosts are refused, and on a loopback address
+    /// also those that reach it by another name (DNS rebinding).
+    pub(crate) fn check_web_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
+        if !is_own_page(uri, headers)
+            || self.loopback && is_from_browser(headers) && !names_loopback(uri, headers)
+        {
             return Err(AuthError::CrossOrigin);
         }
         Ok(())
@@ -152,6 +162,20 @@ pub(crate) fn is_page(path: &str) -> bool {
 /// Returns true if a request comes from no page of another host.
 pub(super) fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     headers.get(header::ORIGIN).is_none_or(|origin| is_same_host(origin, uri, headers))
+}
+
+/// Returns true if a browser sent a request. Over plain HTTP a page of another host that was rebound
+/// to this one sends neither `Origin` with a GET, nor `Sec-Fetch-Site`; but browsers always send
+/// `Accept-Language`, and programs hardly ever do.
+fn is_from_browser(headers: &HeaderMap) -> bool {
+    let is_browser = |agent: &HeaderValue| agent.as_bytes().starts_with(b"Mozilla/");
+    ["origin", "sec-fetch-site", "accept-language"].iter().any(|name| headers.contains_key(*name))
+        || headers.get(header::USER_AGENT).is_some_and(is_browser)
+}
+
+/// Returns true if the request names this machine by a loopback address or as `localhost`.
+fn names_loopback(uri: &Uri, headers: &HeaderMap) -> bool {
+    host_of(uri, headers).is_some_and(|host| is_loopback(without_port(host)))
 }
 
 fn session_id(headers: &HeaderMap) -> Option<&str> {
@@ -248,6 +272,36 @@ mod tests {
             &[("host", "localhost"), ("origin", "null")],
             Err(AuthError::CrossOrigin),
         );
+    }
+
+    #[test]
+    fn a_page_that_was_rebound_to_this_host_reads_nothing() {
+        // A GET of a page of the same origin over plain HTTP: no Origin, no Sec-Fetch-Site.
+        for browser in [("accept-language", "en"), ("user-agent", "Mozilla/5.0 (X11)")] {
+            let rebound = [("host", "evil.example:9090"), browser];
+            for path in ["/metrics", "/v1/overrides", "/v1/reservations", "/"] {
+                check("127.0.0.1", path, &rebound, Err(AuthError::CrossOrigin));
+            }
+            check("127.0.0.1", "/metrics", &[("host", "localhost:9090"), browser], Ok(()));
+        }
+        check("127.0.0.1", "/metrics", &[("host", "node-1"), ("user-agent", "curl/8")], Ok(()));
+    }
+
+    #[test]
+    fn pages_of_other_hosts_use_no_endpoint_of_a_listener_without_a_dashboard() {
+        let check = |bound: &str, pairs: &[(&'static str, &str)], allowed: bool| {
+            let access = BrowserAccess::new(Timestamp::ZERO, bound, false);
+            let uri = Uri::from_static("/v1/reset?all=true");
+            let checked = access.check_web_page(&uri, &headers(pairs));
+            assert_eq!(checked.is_ok(), allowed, "{bound} {pairs:?}");
+        };
+        let evil = ("origin", "http://evil.example");
+        check("127.0.0.1", &[("host", "127.0.0.1:8080"), evil], false);
+        check("0.0.0.0", &[("host", "10.0.0.7:8080"), evil], false);
+        check("127.0.0.1", &[("host", "evil.example:8080"), ("accept-language", "en")], false);
+        check("127.0.0.1", &[("host", "localhost:8080"), ("accept-language", "en")], true);
+        check("127.0.0.1", &[("host", "limiter"), ("user-agent", "python-requests/2")], true);
+        check("0.0.0.0", &[("host", "limiter:8080"), ("accept-language", "en")], true);
     }
 
     fn cookie_of(set: &HeaderValue) -> String {

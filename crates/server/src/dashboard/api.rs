@@ -10,11 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Mode;
-use sluicegate_core::{Money, Rule};
+use sluicegate_core::{Money, Rule, Timestamp};
 use sluicegate_service::series::{KeyUsage, Resolution};
 
 use super::events::EventStreams;
-use super::{DashboardSources, problems};
+use super::{DashboardSources, RoutePause, RouteReading, problems};
 use crate::recorder::{RankedCaller, TopCallers};
 use crate::rest::{HandlerResult, Problem, json as json_response};
 
@@ -47,6 +47,19 @@ pub(super) async fn overview(State(sources): Sources) -> Response {
     let of = |name: &str| stores.sum(name, &[]);
     let up = of("sluicegate_redis_up");
     let node = recorder.node();
+    let servers: Vec<_> = stores
+        .each("sluicegate_redis_memory_bytes")
+        .map(|(labels, memory)| {
+            let server = labels.first().map(|(_, server)| *server).unwrap_or_default();
+            let of_server = |name: &str| stores.sum(name, &[("server", server)]);
+            json!({
+                "server": server,
+                "memory": memory,
+                "memoryMax": of_server("sluicegate_redis_memory_max_bytes"),
+                "operations": of_server("sluicegate_redis_operations_per_second"),
+            })
+        })
+        .collect();
     let connections: serde_json::Map<_, _> = stores
         .each("sluicegate_connections")
         .map(|(labels, value)| {
@@ -70,9 +83,10 @@ pub(super) async fn overview(State(sources): Sources) -> Response {
             "records": of("sluicegate_store_records"),
             "cachedDenials": of("sluicegate_redis_deny_cache_hits_total"),
             "takingBack": of("sluicegate_redis_taking_back"),
+            "servers": servers,
         },
         "connections": connections,
-        "problems": problems::of(recorder),
+        "problems": problems::of(recorder, &sources.pauses()),
     });
     json_response(body.to_string())
 }
@@ -157,21 +171,64 @@ pub(crate) fn rankings(top: &TopCallers) -> (Value, Value, Value) {
     (callers.into(), usages(&top.closest), usages(&top.budgets))
 }
 
+/// Returns the summaries of all other nodes that share the store.
+async fn other_nodes(sources: &DashboardSources) -> Result<Vec<Value>, Problem> {
+    let Some(nodes) = &sources.nodes else { return Ok(Vec::new()) };
+    let texts = nodes.read().await.map_err(|problem| {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no summaries: {problem}"))
+    })?;
+    let parsed = texts.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
+    Ok(parsed.filter(|summary| summary["id"] != sources.id.as_str()).collect())
+}
+
 /// Returns the summaries of all nodes that share the store, or only that of this node.
 pub(super) async fn nodes(State(sources): Sources) -> HandlerResult {
-    let texts = match &sources.nodes {
-        None => Vec::new(),
-        Some(nodes) => nodes.read().await.map_err(|problem| {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no summaries: {problem}"))
-        })?,
-    };
-    let own = sources.summary();
-    let parsed = |text: &String| serde_json::from_str::<Value>(text).ok();
-    let is_other = |summary: &Value| summary["id"] != sources.id.as_str();
-    let mut nodes: Vec<_> = texts.iter().filter_map(parsed).filter(is_other).collect();
-    nodes.extend(parsed(&own));
+    let mut nodes = other_nodes(&sources).await?;
+    nodes.extend(serde_json::from_str::<Value>(&sources.summary()).ok());
     nodes.sort_by_key(|node| node["started"].as_str().unwrap_or_default().to_owned());
     Ok(json_response(json!({ "own": sources.id, "nodes": nodes }).to_string()))
+}
+
+/// Returns the routes of the gateways of this process: until when they are closed and why, and the
+/// limits that their upstreams have announced.
+pub(super) async fn gateways(State(sources): Sources) -> Response {
+    let readings = sources.gateways.read().await;
+    let mut pauses: Vec<(Value, RoutePause)> =
+        sources.pauses().into_iter().map(|pause| (Value::Null, pause)).collect();
+    let is_closed = |reading: &RouteReading| matches!(reading.closed_until, Ok(Some(_)));
+    if readings.iter().any(is_closed) {
+        // The reason is known to the node that got the answer. Without the others, it is missing.
+        for node in other_nodes(&sources).await.unwrap_or_default() {
+            let of_node = node["pauses"].as_array().cloned().unwrap_or_default();
+            let of_node = of_node.into_iter().filter_map(|one| serde_json::from_value(one).ok());
+            pauses.extend(of_node.map(|pause| (node["host"].clone(), pause)));
+        }
+    }
+    let routes = readings.iter().map(|reading| route_json(reading, &pauses));
+    let routes: Vec<_> = routes.collect();
+    json_response(
+        json!({ "now": sources.recorder.now().to_string(), "routes": routes }).to_string(),
+    )
+}
+
+fn route_json(reading: &RouteReading, pauses: &[(Value, RoutePause)]) -> Value {
+    let RouteReading { gateway, route, closed_until, windows, seen } = reading;
+    let end = |pause: &RoutePause| pause.until.parse::<Timestamp>().ok();
+    // The pause that ends last has closed the route.
+    let pause = pauses
+        .iter()
+        .filter(|(_, pause)| pause.gateway == *gateway && pause.route == *route)
+        .max_by_key(|(_, pause)| end(pause));
+    let pause = pause.filter(|_| matches!(closed_until, Ok(Some(_))));
+    json!({
+        "gateway": gateway,
+        "route": route,
+        "closedUntil": closed_until.as_ref().ok().and_then(|until| until.map(|at| at.to_string())),
+        "error": closed_until.as_ref().err(),
+        "reason": pause.map(|(_, pause)| &pause.reason),
+        "learnedBy": pause.map(|(node, _)| node),
+        "announced": { "at": seen.map(|at| at.to_string()), "windows": windows },
+    })
 }
 
 fn rule_json(rule: &Rule) -> Value {

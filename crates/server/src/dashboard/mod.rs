@@ -2,7 +2,8 @@
 //! browsers.
 //!
 //! The pages show what the [`Recorder`] keeps. Every action on them is a call of the API that the
-//! command line uses as well: `/v1/overrides`, `/v1/reset`, `/reload`, and the dead letters.
+//! command line uses as well: `/v1/overrides`, `/v1/reset`, `/v1/reservations`, `/reload`, and the
+//! dead letters.
 
 pub(crate) mod access;
 mod api;
@@ -18,6 +19,9 @@ use arc_swap::ArcSwapOption;
 use axum::Router;
 use axum::extract::FromRef;
 use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sluicegate_core::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub use access::BrowserAccess;
@@ -32,6 +36,8 @@ use events::EventStreams;
 
 /// Maximum size of a login.
 const BODY_LIMIT: usize = 16 * 1_024;
+/// Maximum number of pauses in a summary.
+const PAUSES_MAX: usize = 50;
 
 /// The parts of the process behind the dashboard.
 pub struct DashboardSources {
@@ -49,6 +55,48 @@ pub struct DashboardSources {
     pub id: String,
     /// The summaries of all nodes, if they share a store.
     pub nodes: Option<Arc<dyn NodeSummaries>>,
+    /// The gateways of this process.
+    pub gateways: Arc<dyn GatewayStates>,
+}
+
+/// The gateways of a process.
+pub trait GatewayStates: Send + Sync {
+    /// Asks the store for the states of all routes.
+    fn read(&self) -> RouteStatesFuture<'_>;
+
+    /// Returns the pauses that upstreams have asked this process for.
+    fn pauses(&self) -> Vec<RoutePause>;
+}
+
+/// The states of all routes.
+pub type RouteStatesFuture<'a> = Pin<Box<dyn Future<Output = Vec<RouteReading>> + Send + 'a>>;
+
+/// The state of one route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReading {
+    /// Name of the gateway.
+    pub gateway: String,
+    /// Name of the route.
+    pub route: String,
+    /// Time until which the route is closed on all nodes; an error if the store did not answer.
+    pub closed_until: Result<Option<Timestamp>, String>,
+    /// The windows that the upstream has described to this process, as JSON.
+    pub windows: Vec<Value>,
+    /// Time of the response that described them.
+    pub seen: Option<Timestamp>,
+}
+
+/// A pause that an upstream has asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoutePause {
+    /// Name of the gateway.
+    pub gateway: String,
+    /// Name of the route.
+    pub route: String,
+    /// End of the pause.
+    pub until: String,
+    /// The reason in words.
+    pub reason: String,
 }
 
 /// The texts that nodes on one store exchange.
@@ -64,9 +112,19 @@ pub type SummariesFuture<'a> =
 impl DashboardSources {
     /// Returns the summary of this node.
     pub fn summary(&self) -> String {
-        let problems: Vec<_> =
-            problems::of(&self.recorder).into_iter().map(|problem| problem.title).collect();
-        self.recorder.summary(&self.id, &problems)
+        let pauses = self.pauses();
+        let problems = problems::of(&self.recorder, &pauses);
+        let problems: Vec<_> = problems.into_iter().map(|problem| problem.title).collect();
+        self.recorder.summary(&self.id, &problems, &pauses)
+    }
+
+    /// Returns the pauses of this process that are not over.
+    fn pauses(&self) -> Vec<RoutePause> {
+        let now = self.recorder.now();
+        let mut pauses = self.gateways.pauses();
+        pauses.retain(|pause| pause.until.parse::<Timestamp>().is_ok_and(|until| until > now));
+        pauses.truncate(PAUSES_MAX);
+        pauses
     }
 }
 
@@ -109,6 +167,7 @@ pub fn router(sources: Arc<DashboardSources>, shutdown: CancellationToken) -> Ro
         .route("/v1/dashboard/activity", only(get(api::activity)))
         .route("/v1/dashboard/audit", only(get(api::audit)))
         .route("/v1/dashboard/nodes", only(get(api::nodes)))
+        .route("/v1/dashboard/gateways", only(get(api::gateways)))
         .route("/v1/dashboard/events", only(get(api::events)))
         .with_state(DashboardState { sources, streams })
 }

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use super::RoutePause;
 use crate::recorder::{MetricReading, Recorder};
 
 /// Seconds over which rates are averaged.
@@ -11,14 +12,16 @@ const OVER: usize = 300;
 const RATE_MIN: f64 = 0.05;
 
 /// Metrics that a problem is read from.
-const METRICS: [&str; 10] = [
+const METRICS: [&str; 12] = [
     "sluicegate_config_last_load_successful",
     "sluicegate_decision_log_dropped_total",
     "sluicegate_gateway_queue_depth",
     "sluicegate_queue_depth",
     "sluicegate_queue_oldest_seconds",
     "sluicegate_redis_evicts",
+    "sluicegate_redis_memory_bytes",
     "sluicegate_redis_memory_losses_total",
+    "sluicegate_redis_memory_max_bytes",
     "sluicegate_redis_refuses_writes",
     "sluicegate_redis_up",
     "sluicegate_store_overflow_keys",
@@ -55,8 +58,8 @@ struct RecentRates {
     gateway_502: f64,
 }
 
-/// Returns the problems of a node, the most severe first.
-pub(super) fn of(recorder: &Recorder) -> Vec<NodeProblem> {
+/// Returns the problems of a node, the most severe first. `pauses` are those of its gateways.
+pub(super) fn of(recorder: &Recorder, pauses: &[RoutePause]) -> Vec<NodeProblem> {
     let reading = recorder.read_metrics(|name| METRICS.contains(&name));
     let sum = |prefix: &str| recorder.means(prefix, OVER).iter().map(|(_, mean)| mean).sum::<f64>();
     let answered = |status: &str| -> f64 {
@@ -76,6 +79,7 @@ pub(super) fn of(recorder: &Recorder) -> Vec<NodeProblem> {
     };
     let mut problems = of_metrics(&reading);
     problems.extend(of_rates(rates));
+    problems.extend(of_pauses(pauses));
     problems.sort_by_key(|problem| problem.severity);
     problems
 }
@@ -129,6 +133,18 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
             "overview",
         ));
     }
+    for (labels, used) in reading.each("sluicegate_redis_memory_bytes") {
+        let most = reading.sum("sluicegate_redis_memory_max_bytes", &labels).unwrap_or(0.0);
+        if most > 0.0 && used > 0.8 * most {
+            let server = labels.first().map_or("unknown", |(_, server)| *server);
+            problems.push(problem(
+                Warning,
+                format!("Redis {server} uses {:.0} % of its memory", 100.0 * used / most),
+                "Raise maxmemory: a full Redis refuses writes, and every decision with them.",
+                "overview",
+            ));
+        }
+    }
     if value("sluicegate_config_last_load_successful") == Some(0.0) {
         problems.push(problem(
             Warning,
@@ -176,6 +192,18 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
         }
     }
     problems
+}
+
+fn of_pauses(pauses: &[RoutePause]) -> impl Iterator<Item = NodeProblem> {
+    pauses.iter().map(|RoutePause { gateway, route, until, reason }| {
+        let until = until.split_once('.').map_or(until.as_str(), |(seconds, _)| seconds);
+        problem(
+            Warning,
+            format!("{gateway} / {route} is closed until {until}"),
+            format!("The upstream asked for a pause: it answered {reason}. Send less, or lower the limit."),
+            "gateways",
+        )
+    })
 }
 
 fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Recorder;
-use crate::dashboard::rankings;
+use crate::dashboard::{RoutePause, rankings};
 
 /// Maximum size of a summary, in bytes.
 const BYTES_MAX: usize = 64 * 1_024;
@@ -14,7 +14,7 @@ const OVER: usize = 5;
 
 impl Recorder {
     /// Returns the summary of this node as JSON, with at most 64 KB.
-    pub fn summary(&self, id: &str, problems: &[String]) -> String {
+    pub fn summary(&self, id: &str, problems: &[String], pauses: &[RoutePause]) -> String {
         let means = |name: &str| {
             let found = self.means(name, OVER).into_iter().find(|(other, _)| other == name);
             found.map(|(_, mean)| mean)
@@ -37,6 +37,7 @@ impl Recorder {
                 "errors": counts.errors,
             },
             "problems": problems,
+            "pauses": pauses,
         });
         for top in TOPS {
             let (callers, closest, budgets) = rankings(&self.callers(top));
@@ -49,6 +50,7 @@ impl Recorder {
             }
         }
         summary["problems"] = Value::Array(Vec::new());
+        summary["pauses"] = Value::Array(Vec::new());
         summary.to_string()
     }
 }

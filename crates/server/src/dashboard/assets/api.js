@@ -147,6 +147,12 @@ function short(value) {
 export const whole = (value) => Number(value ?? 0).toLocaleString("en");
 export const percent = (part, all) => (all > 0 ? `${number((100 * part) / all)} %` : "–");
 export const ms = (value) => (value === null || value === undefined ? "–" : value < 1 ? `${number(value * 1000)} µs` : `${number(value)} ms`);
+/** Formats a number of bytes. */
+export function bytes(value) {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  const step = value > 0 ? Math.min(units.length - 1, Math.floor(Math.log(value) / Math.log(1024))) : 0;
+  return `${number(value / 1024 ** step)} ${units[step]}`;
+}
 export const clock = (text) => new Date(text).toLocaleTimeString("en-GB");
 
 /** Formats a duration in seconds, such as 2 h 5 min. */

@@ -1,8 +1,8 @@
-// Gateways: what waits, what the upstream answers, and the use of its limit.
+// Gateways: what waits, what the upstream answers, the use of its limit, pauses and announced limits.
 import { html } from "./vendor/preact.js";
-import { add, duration, last, metric, ms, number, whole } from "./api.js";
+import { add, clock, duration, last, metric, ms, number, whole } from "./api.js";
 import { Chart } from "./chart.js";
-import { Badge, Empty, Panel, Problem, Table, Tile, useLoaded, useRange } from "./parts.js";
+import { Badge, Bar, Empty, Panel, Problem, Table, Tile, useLoaded, useRange } from "./parts.js";
 
 const sum = (metrics, name, labels) => metrics.filter((one) => one.name === name && Object.entries(labels).every(([key, value]) => one.labels[key] === value)).reduce((total, one) => total + one.value, 0);
 
@@ -12,7 +12,31 @@ function perSecond(limits) {
   return rates.length ? Math.min(...rates.map((found) => Number(found[1].replaceAll("_", "")))) : undefined;
 }
 
-function Route({ gateway, route, metrics, data, rule }) {
+/** Until when the route is closed, and why. */
+function Closed({ state, now }) {
+  if (!state?.closedUntil) return state?.error ? html`<p class="error">The store did not answer: ${state.error}</p>` : null;
+  const left = (new Date(state.closedUntil) - now) / 1000;
+  return html`<ul class="problems"><li class="problem warning"><${Badge} color="amber">closed<//>
+    <strong>until ${clock(state.closedUntil)} (${duration(left)} left)</strong>
+    <span class="grow">on all nodes: ${state.reason ? `the upstream answered ${state.reason}` : "the reason is not known any more"}${state.learnedBy ? ` (to ${state.learnedBy})` : ""}</span></li></ul>`;
+}
+
+/** The limits that the upstream has announced in its answers. */
+function Announced({ state }) {
+  const { at, windows } = state?.announced ?? { windows: [] };
+  if (windows.length === 0) return null;
+  const rows = windows.map((one) => [
+    one.name,
+    one.limit === null ? "–" : whole(one.limit),
+    one.remaining === null ? "–" : whole(one.remaining),
+    one.limit && one.remaining !== null ? html`<${Bar} share=${1 - one.remaining / one.limit} />` : "",
+    one.resetSeconds === null ? "–" : duration(one.resetSeconds),
+  ]);
+  return html`<div><h3>Limits that the upstream announces <span class="soft small">as of ${clock(at)}, to this node</span></h3>
+    <${Table} label="Announced limits" columns=${[["window"], ["limit", "num"], ["left", "num"], ["used"], ["reset after", "num"]]} rows=${rows} /></div>`;
+}
+
+function Route({ gateway, route, metrics, data, rule, state, now }) {
   const of = (name) => metric(data.series, name).filter(([[g, r]]) => g === gateway && r === route);
   const answers = of("sluicegate_gateway_upstream_answers_total");
   const upstream = add(answers.map(([, values]) => values));
@@ -27,8 +51,9 @@ function Route({ gateway, route, metrics, data, rule }) {
   const statuses = (name, label) => metrics.filter((one) => one.name === name && one.labels.gateway === gateway && one.labels.route === route && one.value > 0).map((one) => [one.labels[label], one.value]);
   const shown = (pairs) => (pairs.length ? pairs.sort().map(([status, count]) => html`<span class="chip"><b>${status} </b>${whole(count)}</span>`) : html`<span class="soft">none</span>`);
   const pauses = sum(metrics, "sluicegate_gateway_pauses_total", labels);
-  return html`<${Panel} title=${`${gateway} / ${route}`} note=${rule?.limits?.length ? `limit ${rule.limits.join(", ")}` : "no limit"} extra=${pauses > 0 && html`<${Badge} color="amber">${whole(pauses)} pauses asked for by the upstream<//>`}>
+  return html`<${Panel} title=${`${gateway} / ${route}`} note=${rule?.limits?.length ? `limit ${rule.limits.join(", ")}` : "no limit"} extra=${pauses > 0 && html`<${Badge} color="amber">${whole(pauses)} ${pauses === 1 ? "pause" : "pauses"} asked for by the upstream<//>`}>
     <div class="body grid">
+      <${Closed} state=${state} now=${now} />
       <div class="tiles">
         <${Tile} label="Waiting" value=${whole(last(waiting))} color=${last(waiting) > 100 ? "red" : ""} />
         <${Tile} label="Oldest wait" value=${duration(last(oldest))} />
@@ -43,6 +68,7 @@ function Route({ gateway, route, metrics, data, rule }) {
         ["to callers, by status", shown(statuses("sluicegate_gateway_requests_total", "status"))],
         ["failures of the upstream", shown(statuses("sluicegate_gateway_upstream_errors_total", "code"))],
       ]} />
+      <${Announced} state=${state} />
     </div>
   <//>`;
 }
@@ -50,6 +76,9 @@ function Route({ gateway, route, metrics, data, rule }) {
 export function Gateways() {
   const [loaded, error] = useLoaded("/v1/dashboard/metrics?names=sluicegate_gateway_", 2);
   const [limits] = useLoaded("/v1/dashboard/limits", 10);
+  const [states] = useLoaded("/v1/dashboard/gateways", 2);
+  const now = states ? new Date(states.now).getTime() : Date.now();
+  const stateOf = (gateway, route) => states?.routes.find((one) => one.gateway === gateway && one.route === route);
   const [data, choice] = useRange();
   const metrics = loaded?.metrics ?? [];
   const routes = [...new Set(metrics.filter((one) => one.labels.gateway).map((one) => JSON.stringify([one.labels.gateway, one.labels.route])))].map((text) => JSON.parse(text));
@@ -57,7 +86,7 @@ export function Gateways() {
   return html`<div class="head"><h1>Gateways</h1><span class="grow"></span>${choice}</div>
     <${Problem} text=${error} />
     <div class="grid">
-      ${routes.map(([gateway, route]) => html`<${Route} key=${`${gateway}/${route}`} gateway=${gateway} route=${route} metrics=${metrics} data=${data} rule=${rules.find((rule) => rule.name === `${gateway}/${route}`)} />`)}
+      ${routes.map(([gateway, route]) => html`<${Route} key=${`${gateway}/${route}`} gateway=${gateway} route=${route} metrics=${metrics} data=${data} state=${stateOf(gateway, route)} now=${now} rule=${rules.find((rule) => rule.name === `${gateway}/${route}`)} />`)}
       ${loaded && routes.length === 0 && html`<section class="panel"><${Empty}>This process runs no gateway: add <code>gateways</code> to its configuration.<//></section>`}
     </div>`;
 }

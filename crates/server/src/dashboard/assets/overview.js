@@ -1,6 +1,6 @@
 // Overview: decisions, latency, rules, the store, and what is wrong right now.
 import { html } from "./vendor/preact.js";
-import { add, ago, last, mean, metric, ms, number, percent, whole } from "./api.js";
+import { add, ago, bytes, last, mean, metric, ms, number, percent, whole } from "./api.js";
 import { Chart, Legend, Sparkline } from "./chart.js";
 import { Badge, Panel, Table, Tile, useLive, useLoaded, useRange } from "./parts.js";
 
@@ -78,6 +78,7 @@ function Store({ overview, series }) {
   const calls = add(metric(series, "rate_limiter_redis_calls_total").map(([, values]) => values));
   const errors = add(metric(series, "rate_limiter_redis_errors_total").map(([, values]) => values));
   const took = metric(series, "rate_limiter_redis_latency_seconds");
+  const of = (name, server) => metric(series, name).find(([[label]]) => label === server)?.[1] ?? [];
   const latency = took.length ? Math.max(...took.map(([, values]) => last(values))) * 1000 : null;
   const rows =
     store.kind === "redis"
@@ -89,6 +90,10 @@ function Store({ overview, series }) {
           ["Mean time of a call", ms(latency)],
           ["Denials from the cache", whole(store.cachedDenials)],
           ["Attempts being rolled back", whole(store.takingBack)],
+          ...(store.servers ?? []).flatMap((server) => [
+            [html`Memory, <span class="wrap">${server.server}</span>`, html`<span class=${server.memoryMax && server.memory > 0.8 * server.memoryMax ? "red" : ""}>${bytes(server.memory)}</span>${server.memoryMax ? html` <span class="soft">of ${bytes(server.memoryMax)}</span>` : ""}<div><${Sparkline} values=${of("sluicegate_redis_memory_bytes", server.server)} color="violet" label=${`Memory of ${server.server}`} /></div>`],
+            [html`Operations per second, <span class="wrap">${server.server}</span>`, html`${number(server.operations)}<div><${Sparkline} values=${of("sluicegate_redis_operations_per_second", server.server)} color="info" label=${`Operations of ${server.server}`} /></div>`],
+          ]),
         ]
       : [
           ["Memory", html`<${Badge} color="green">in this process<//>`],

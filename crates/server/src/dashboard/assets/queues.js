@@ -82,9 +82,9 @@ function Job() {
     html`<${Table} label="Job" columns=${[["job"], [job.job, "key"]]} rows=${[
       ["last event", html`<${Badge} color=${job.event === "done" ? "green" : job.event === "dead" ? "red" : ""}>${job.event}<//> at ${clock(job.at)}`],
       ["queue", job.queue],
-      ["provider", job.provider ?? "none yet"],
+      ["provider", job.provider ?? "none"],
       ["waits until", job.until ? clock(job.until) : "does not wait"],
-      ["failed attempts", whole(job.attempt)],
+      ["failed attempts", whole(job.failed_attempts)],
       ["deferrals", whole(job.deferrals)],
       ["error", job.error ? html`<span class="error">${job.error}</span>` : "none"],
     ]} />`}
@@ -196,7 +196,7 @@ export function Queues({ admin }) {
   return html`<div class="head"><h1>Queues and dispatch</h1>${!none && html`<span class="soft">${estimatedEnd(live.series)}</span>`}</div>
     <${Problem} text=${error} />
     ${none
-      ? html`<section class="panel"><${Empty}>This process runs no dispatcher and no worker: add <code>dispatch</code> or <code>workers</code> to its configuration.<//></section>`
+      ? html`<section class="panel"><${Empty}>No queue yet: this process has neither <code>dispatch</code> nor <code>workers</code>, and no client has used its queue API.<//></section>`
       : html`<div class="grid">
           <${Panel} title="Queues"><${Depths} series=${live.series} choose=${choose} /><//>
           <${Panel} title="Providers" note="totals since the start of this process"><${Providers} series=${live.series} metrics=${loaded?.metrics ?? []} /><//>
