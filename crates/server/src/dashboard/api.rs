@@ -99,6 +99,8 @@ pub(super) struct SeriesRequest {
     range: Option<String>,
     /// Beginnings of names, separated by spaces; all series without it.
     names: Option<String>,
+    /// Number of the newest values; all without it.
+    last: Option<usize>,
 }
 
 /// Returns time series.
@@ -112,9 +114,14 @@ pub(super) async fn series(
         Some("24h") => Resolution::TenSeconds,
         Some(_) => return Err(Problem::field("range", "write 15m or 24h")),
     };
+    let steps = match asked.last {
+        None => resolution.steps(),
+        Some(0) => return Err(Problem::field("last", "write a number from 1")),
+        Some(last) => last.min(resolution.steps()),
+    };
     let names = asked.names.unwrap_or_default();
     let prefixes: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
-    let read = sources.recorder.series(resolution, resolution.steps(), &prefixes);
+    let read = sources.recorder.series(resolution, steps, &prefixes);
     Ok(json_response(read.to_string()))
 }
 

@@ -3,7 +3,7 @@
 //! | event | data |
 //! |---|---|
 //! | `tick` | `second`, and `values`: the newest value of each series |
-//! | `decisions` | with `?tail=true`: the new decisions of the live tail |
+//! | `decisions` | with `?tail=true`: `decisions`, the new ones of the live tail; `skipped`, the number of others in the sample; `sampled`, the shares of admissions and denials in the sample |
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -87,7 +87,7 @@ pub struct Tick {
     pub second: u64,
     /// The newest values of all series, as JSON.
     pub values: String,
-    /// The decisions of the live tail since the last tick, as a JSON list.
+    /// The decisions of the live tail since the last tick, as JSON.
     pub decisions: String,
 }
 
@@ -161,9 +161,11 @@ impl Recorder {
     pub fn tick(&self) {
         let now = self.now();
         let second = now.as_micros() / 1_000_000;
+        // Read before the shares of the next second are set.
+        let shares = self.sampled_shares();
         let values = self.record_series(now, second);
         lock(&self.0.callers).rotate(now);
-        let decisions = lock(&self.0.tail).take_new();
+        let decisions = lock(&self.0.tail).take_new(shares);
         self.0.ticks.send_replace(Arc::new(Tick { second, values, decisions }));
     }
 

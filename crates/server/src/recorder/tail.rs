@@ -52,13 +52,15 @@ impl Tail {
         self.new += 1;
     }
 
-    /// Returns the decisions since the last call as a JSON list.
-    pub(super) fn take_new(&mut self) -> String {
+    /// Returns the decisions since the last call as JSON, with the shares of admissions and of denials
+    /// that they were chosen from.
+    pub(super) fn take_new(&mut self, (admissions, denials): (f64, f64)) -> String {
         let new = std::mem::take(&mut self.new).min(self.decisions.len());
         self.taken = [0; 2];
         let list = list(self.decisions.iter().skip(self.decisions.len() - new));
         let skipped = std::mem::take(&mut self.skipped);
-        format!(r#"{{"skipped":{skipped},"decisions":{list}}}"#)
+        let sampled = format!(r#"{{"admissions":{admissions},"denials":{denials}}}"#);
+        format!(r#"{{"skipped":{skipped},"sampled":{sampled},"decisions":{list}}}"#)
     }
 
     /// Returns all decisions as a JSON list.
