@@ -69,6 +69,12 @@ impl Console {
         io::stderr().is_terminal()
     }
 
+    /// Returns true if standard error is a terminal that shows colours, and nobody asked for none
+    /// (`NO_COLOR`).
+    pub(crate) fn has_colour() -> bool {
+        anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
+    }
+
     /// Shows a progress line below the log, in place of the previous one.
     pub(crate) fn show_progress(&self, text: String) {
         self.0.progress(ProgressUpdate::Show(text));

@@ -8,6 +8,7 @@ mod console;
 mod gateways;
 mod handlers;
 mod jobs;
+mod log_line;
 mod metrics;
 mod node_summaries;
 mod queue;

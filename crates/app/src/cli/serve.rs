@@ -20,6 +20,7 @@ use super::AlreadyLogged;
 use super::gateway_notes::rules_for_no_gateway;
 use crate::configuration::ConfigSource;
 use crate::console::Console;
+use crate::log_line::LineFormat;
 use crate::queue::MissingQueue;
 use crate::store;
 use crate::trace_log::WithTraceId;
@@ -318,7 +319,7 @@ fn start_logging(config: &Config, console: &Console) {
     if json {
         builder.json().flatten_event(true).map_event_format(WithTraceId::json).init();
     } else {
-        let text = |format: Format| WithTraceId::text(format.with_ansi(terminal));
-        builder.with_ansi(terminal).map_event_format(text).init();
+        let format = WithTraceId::text(LineFormat::new(Console::has_colour()));
+        builder.with_ansi(false).event_format(format).init();
     }
 }
