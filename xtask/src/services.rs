@@ -31,6 +31,7 @@ const SERVICES: &[Service] = &[
     AMTOOL,
     HAPROXY,
     IPROUTE,
+    TMUX,
     SYSTEMD,
     MMDEBSTRAP,
     BUILDAH,
@@ -270,6 +271,14 @@ pub(crate) const SYSTEMD: Service = Service {
     source: Source::Debian("systemd"),
     version: &["sh", "-c", "systemd-analyze --version | sed 's/^systemd \\([0-9]*\\).*/\\1.0/'"],
     version_min: &[250, 0],
+};
+
+/// tmux, the terminal in which `sluicegate top` is tested.
+pub(crate) const TMUX: Service = Service {
+    name: "tmux",
+    source: Source::Debian("tmux"),
+    version: &["tmux", "-V"],
+    version_min: &[3, 0],
 };
 
 /// ip, which sets up the private network in which the commands of documents run.

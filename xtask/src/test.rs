@@ -247,6 +247,13 @@ const SUITES: &[Suite] = &[
         python: Some(&python::OTLP),
     },
     Suite {
+        name: "terminal",
+        proves: "`sluicegate top` and `tail` work in a real terminal and with real services",
+        tests: Programs(&["app/terminal"]),
+        needs: &[&services::TMUX],
+        python: None,
+    },
+    Suite {
         name: "rust",
         proves: "the Rust library works with Redis and with real services that are killed and far away; its packages and the programs of its README work outside of the workspace",
         tests: Programs(&["client/redis", "app/library", "app/packages"]),

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::print;
+use super::remote::CaArgs;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +24,8 @@ pub(super) struct Health {
     /// Ask whether it is ready for requests, instead of alive
     #[arg(long)]
     ready: bool,
+    #[command(flatten)]
+    ca: CaArgs,
     /// Maximum wait in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     timeout: u64,
@@ -31,6 +34,7 @@ pub(super) struct Health {
 impl Health {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let agent: ureq::Agent = ureq::Agent::config_builder()
+            .tls_config(self.ca.tls()?)
             .timeout_global(Some(Duration::from_secs(self.timeout)))
             .http_status_as_error(false)
             .build()

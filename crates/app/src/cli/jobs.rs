@@ -14,7 +14,7 @@ use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, Wa
 use super::print_error;
 use super::query::percent_encode;
 use super::queue::block_on;
-use super::remote::{Remote, display, items};
+use super::remote::{AccessArgs, Remote, display, items};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -61,9 +61,8 @@ struct WhyArgs {
     /// --config]
     #[arg(long, value_name = "URL")]
     admin: Option<String>,
-    /// Bearer token, if the admin listener requires one
-    #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    #[command(flatten)]
+    access: AccessArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -85,12 +84,12 @@ impl Jobs {
 
 impl WhyArgs {
     fn run(self) -> anyhow::Result<bool> {
-        let Self { job, config, search, admin, token, json } = self;
+        let Self { job, config, search, admin, access, json } = self;
         let config_file = config.clone();
         let config = ConfigSource::new(config).load()?.config;
         let scheme = if config.listen.admin.tls.is_some() { "https" } else { "http" };
         let admin = admin.unwrap_or_else(|| format!("{scheme}://{}", config.listen.admin.address));
-        let remote = Remote::new(admin, token, json);
+        let remote = Remote::new(admin, access, json);
         let now = WallClock.now();
         // Without them, the answer is less exact.
         let providers = remote.get("/v1/providers").unwrap_or_default();

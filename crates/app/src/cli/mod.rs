@@ -22,8 +22,11 @@ mod reload;
 mod remote;
 mod reservations;
 mod serve;
+mod signals;
 mod summary;
+mod tail;
 mod test;
+mod top;
 mod verify;
 
 use std::process::ExitCode;
@@ -89,6 +92,12 @@ enum Command {
     /// Find a job and show why it has not run yet
     #[command(after_help = jobs::EXAMPLES)]
     Jobs(jobs::Jobs),
+    /// Show the overview, limits and queues of a running process in the terminal, live
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::TopCommand),
+    /// Print the decisions of a running process as they are made
+    #[command(after_help = tail::EXAMPLES)]
+    Tail(tail::TailCommand),
     /// Ask a running process whether it is healthy or ready
     #[command(after_help = health::EXAMPLES)]
     Health(health::Health),
@@ -129,6 +138,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Queue(queue) => queue.run(),
         Command::Dlq(dlq) => dlq.run(),
         Command::Jobs(jobs) => jobs.run(),
+        Command::Top(top) => top.run(),
+        Command::Tail(tail) => tail.run(),
         Command::Health(health) => health.run(),
         Command::Completions(Completions { shell }) => {
             let mut script = Vec::new();
