@@ -3,6 +3,7 @@
 mod common;
 
 use common::{RunningService, sluicegate};
+use serde_json::{Value, json};
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = sluicegate().args(arguments).output().expect("it ran");
@@ -41,6 +42,70 @@ fn a_running_service_is_queried_from_the_command_line() {
     let json = ["allow", "userId=u1", "modelId=m", "--json", "--url", &service.http];
     let (_, out, _) = run(&json);
     assert!(out.starts_with("{\"allowed\":true,"), "{out}");
+}
+
+/// Runs a command; returns its exit code and its lines of JSON.
+fn run_json(arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let (code, out, err) = run(arguments);
+    let line = |line: &str| {
+        serde_json::from_str(line).unwrap_or_else(|_| panic!("{arguments:?}: {line:?} {err}"))
+    };
+    (code, out.lines().map(line).collect())
+}
+
+#[test]
+fn every_table_is_available_as_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let config = "limits: [{name: g, rules: [{name: USER, per: [userId], limit: 2/h}]}]\n";
+    let queue = format!("queue: {{path: '{}'}}\n", path("queue.db"));
+    std::fs::write(path("limits.yaml"), format!("{config}{queue}")).expect("a file");
+    let (code, lines) = run_json(&["check", "--json", &path("limits.yaml")]);
+    assert_eq!((code, lines.len()), (Some(0), 1));
+    assert_eq!(lines[0]["groups"][0]["rules"][0]["limits"], json!(["2/h"]));
+    assert_eq!(lines[0]["required"][0], "userId");
+    assert_eq!(lines[0]["warnings"], json!([]));
+    assert_eq!(run_json(&["check", "--json", "--strict", &path("limits.yaml")]).0, Some(0));
+
+    let send = ["queue", "send", "jobs", "{}", "--create", "--config", &path("limits.yaml")];
+    assert_eq!(run(&send).0, Some(0));
+    let depth = ["queue", "depth", "jobs", "lost", "--json", "--config", &path("limits.yaml")];
+    let (code, lines) = run_json(&depth);
+    assert_eq!((code, lines.len()), (Some(2), 1), "a missing queue does not hide the other");
+    assert_eq!((&lines[0]["queue"], &lines[0]["ready"]), (&json!("jobs"), &json!(1)));
+    assert_eq!(lines[0]["inFlight"], 0);
+
+    let tests = "config: limits.yaml\ntests:\n\
+                 - {name: good, steps: [{send: {userId: a}}]}\n\
+                 - {name: bad, steps: [{send: {userId: a}, expect: {decision: deny}}]}\n";
+    std::fs::write(path("tests.yaml"), tests).expect("a file");
+    let (code, lines) = run_json(&["test", "--json", &path("tests.yaml")]);
+    assert_eq!((code, lines.len()), (Some(1), 2));
+    assert_eq!((&lines[0]["test"], &lines[0]["result"]), (&json!("good"), &json!("passed")));
+    assert_eq!(lines[1]["result"], "failed");
+    let mismatch = &lines[1]["failure"]["mismatches"][0];
+    assert_eq!((&mismatch["expected"], &mismatch["got"]), (&json!("deny"), &json!("allow")));
+
+    let service = RunningService::start(config);
+    let asked = ["userId=u1", "modelId=m", "--json", "--url", &service.http];
+    for (command, field) in
+        [("allow", "allowed"), ("usage", "scopes"), ("explain", "groups"), ("reset", "wouldReset")]
+    {
+        let (_, lines) = run_json(&[&[command], &asked[..]].concat());
+        assert!(lines.len() == 1 && lines[0].get(field).is_some(), "{command}: {lines:?}");
+    }
+    let (_, lines) = run_json(&["override", "list", "--json", "--url", &service.http]);
+    assert_eq!(lines, [json!({"overrides": []})]);
+    std::fs::write(path("decisions.log"), service.stop()).expect("a file");
+    let (code, lines) = run_json(&["verify", "--json", &path("decisions.log")]);
+    assert_eq!(code, Some(0));
+    assert_eq!((&lines[0]["result"], &lines[0]["admissions"]), (&json!("proven"), &json!(1)));
+    assert_eq!(lines[0]["fullest"][0]["limit"], "2/h");
+    let log = std::fs::read_to_string(path("decisions.log")).expect("a log");
+    let first = log.lines().skip(1).collect::<Vec<_>>().join("\n");
+    std::fs::write(path("cut.log"), first).expect("a file");
+    let (code, _, err) = run(&["verify", "--json", &path("cut.log")]);
+    assert_eq!(code, Some(2), "a log that proves nothing is an error: {err}");
 }
 
 #[test]
@@ -106,7 +171,9 @@ fn a_configuration_is_checked_as_the_service_would_read_it() {
 
 #[test]
 fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
-    for command in ["serve", "check", "allow", "explain", "test", "verify", "queue", "dlq"] {
+    let commands =
+        ["serve", "check", "allow", "explain", "test", "verify", "queue", "dlq", "top", "tail"];
+    for command in commands {
         let (code, out, _) = run(&[command, "--help"]);
         assert_eq!(code, Some(0), "{command}");
         assert!(out.contains("Examples:"), "{command}: {out}");

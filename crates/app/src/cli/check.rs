@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sluicegate_config::Format;
+use serde_json::{Value, json};
+use sluicegate_config::{Config, Format};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
 use super::gateway_notes::gateway_notes;
 use super::print;
-use super::summary::{notes, summary};
+use super::summary::{facts, notes, summary};
 use crate::certificates;
 use crate::configuration::ConfigSource;
 
@@ -19,6 +20,7 @@ Examples:
   sluicegate check --strict limits.yaml          fail on warnings, for use in CI
   sluicegate check                               print the built-in defaults
   sluicegate check --from envoy ratelimit.yaml   print the rules converted from envoyproxy/ratelimit
+  sluicegate check --json limits.yaml            print rules, notes and warnings as one JSON object
 
 Exit code: 0 valid, 1 warnings with --strict, 2 invalid";
 
@@ -33,6 +35,9 @@ pub(super) struct Check {
     /// Exit with code 1 if there are warnings
     #[arg(long)]
     strict: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Value of `--from`.
@@ -61,6 +66,11 @@ impl Check {
         let source = ConfigSource::new(self.file).in_format(self.from.map(InputFormat::format));
         let loaded = source.load()?;
         certificates::check(&loaded.config)?;
+        let is_success = !self.strict || loaded.warnings.is_empty();
+        if self.json {
+            print(&result_json(&source.name(), &loaded.config, &loaded.warnings).to_string());
+            return Ok(is_success);
+        }
         let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
         let rules = loaded.config.groups().iter().flat_map(|group| &group.rules);
         let descriptions = descriptions(rules.flat_map(|rule| {
@@ -85,8 +95,40 @@ impl Check {
             n => format!(", {n} warnings"),
         };
         print(&format!("\n{}: {} valid{warnings}", source.name(), rules_in_words(rows.len())));
-        Ok(!self.strict || loaded.warnings.is_empty())
+        Ok(is_success)
     }
+}
+
+/// Returns the result as JSON.
+fn result_json(file: &str, config: &Config, warnings: &[impl ToString]) -> Value {
+    let rule = |rule: &Rule| {
+        let when = rule.when.iter().map(|(name, pattern)| format!("{name} {}", words(pattern)));
+        json!({
+            "name": rule.name,
+            "description": rule.description,
+            "when": when.collect::<Vec<_>>(),
+            "per": rule.per,
+            "limits": rule.limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "shadow": rule.shadow,
+            "unlimited": rule.unlimited,
+        })
+    };
+    let group = |group: &Group| {
+        let rules: Vec<_> = group.rules.iter().map(rule).collect();
+        json!({ "group": group.name, "rules": rules })
+    };
+    let notes: Vec<_> = notes(config).into_iter().chain(gateway_notes(config)).collect();
+    let mut result = json!({
+        "file": file,
+        "enabled": config.enabled,
+        "groups": config.groups().iter().map(group).collect::<Vec<_>>(),
+        "notes": notes,
+        "warnings": warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    });
+    for (name, lines) in facts(config) {
+        result[name] = lines.into();
+    }
+    result
 }
 
 fn rules_in_words(count: usize) -> String {

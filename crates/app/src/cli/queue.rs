@@ -7,7 +7,9 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use sluicegate_core::Span;
-use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue, without_byte_order_mark};
+use sluicegate_queue::{
+    DeliveryTime, Depth, Error, JobId, Message, Queue, without_byte_order_mark,
+};
 
 use super::check::table;
 use super::{print, print_error};
@@ -17,6 +19,7 @@ use crate::queue::{MissingQueue, Queues};
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate queue depth jobs results                 number of messages in each queue
+  sluicegate queue depth jobs --json                  the same as JSON
   sluicegate queue send jobs '{\"repo\": \"a/b\"}' --type crawl_repo --create
   sluicegate queue send jobs --in 10min - < job.json  deliver the message in 10 minutes
   sluicegate queue send jobs --lines - < jobs.ndjson  send each line as a message
@@ -65,6 +68,9 @@ enum QueueAction {
         /// Names of the queues
         #[arg(value_name = "QUEUE", required = true)]
         queues: Vec<String>,
+        /// Print each queue as one line of JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Send a message
     Send(SendArgs),
@@ -128,8 +134,8 @@ impl QueueCommand {
         block_on(async move {
             let (queues, missing) = broker.open().await?;
             match action {
-                QueueAction::Depth { queues: names } => {
-                    return depths(&queues, &names, missing).await;
+                QueueAction::Depth { queues: names, json } => {
+                    return depths(&queues, &names, missing, json).await;
                 }
                 QueueAction::Send(send) => {
                     let queue = queues.queue(&send.queue, missing).await?;
@@ -222,13 +228,36 @@ impl SendArgs {
     }
 }
 
+/// Depth of one queue, and the number of its dead letters.
+struct QueueDepth {
+    queue: String,
+    depth: Depth,
+    dead: DeadCount,
+}
+
+/// Number of dead letters of a queue.
+enum DeadCount {
+    Known(u64),
+    /// The dead-letter queue of this name is shared. Counting those of one queue would mean to
+    /// receive all of them.
+    Shared(String),
+    /// There is no dead-letter queue.
+    None,
+}
+
 /// Prints the depth of queues. A queue that can't be read does not hide the others.
-async fn depths(queues: &Queues, names: &[String], missing: MissingQueue) -> anyhow::Result<bool> {
+async fn depths(
+    queues: &Queues,
+    names: &[String],
+    missing: MissingQueue,
+    json: bool,
+) -> anyhow::Result<bool> {
     let (mut rows, mut problems) = (Vec::new(), Vec::new());
     for name in names {
-        let row = async { depth(&queues.queue(name, missing).await?).await };
+        let row = async { QueueDepth::read(&queues.queue(name, missing).await?).await };
         match row.await {
-            Ok(row) => rows.push(row),
+            Ok(row) if json => print(&row.to_json().to_string()),
+            Ok(row) => rows.push(row.row()),
             Err(problem) => problems.push(format!("{problem:#}")),
         }
     }
@@ -242,26 +271,54 @@ async fn depths(queues: &Queues, names: &[String], missing: MissingQueue) -> any
     }
 }
 
-async fn depth(queue: &Queue) -> anyhow::Result<[String; 6]> {
-    let depth = queue.depth().await?;
-    let dead = match queue.own_dead_count().await {
-        Ok(Some(own)) => own.to_string(),
-        // Counting those of one queue would mean to receive all of them.
-        Ok(None) => format!("in {}", queue.dead_letter_name()),
-        Err(Error::NoQueue { .. }) => String::new(),
-        Err(error) => return Err(error.into()),
-    };
-    let or_unknown =
-        |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    let oldest = depth.oldest.map(|oldest| Span::from_secs(oldest.as_secs_ceil()).to_string());
-    Ok([
-        queue.name().to_owned(),
-        depth.ready.to_string(),
-        or_unknown(depth.delayed),
-        or_unknown(depth.in_flight),
-        oldest.unwrap_or_default(),
-        dead,
-    ])
+impl QueueDepth {
+    async fn read(queue: &Queue) -> anyhow::Result<Self> {
+        let depth = queue.depth().await?;
+        let dead = match queue.own_dead_count().await {
+            Ok(Some(own)) => DeadCount::Known(own),
+            Ok(None) => DeadCount::Shared(queue.dead_letter_name().to_owned()),
+            Err(Error::NoQueue { .. }) => DeadCount::None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { queue: queue.name().to_owned(), depth, dead })
+    }
+
+    fn row(&self) -> [String; 6] {
+        let Self { queue, depth, dead } = self;
+        let or_unknown =
+            |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+        let oldest = depth.oldest.map(|oldest| Span::from_secs(oldest.as_secs_ceil()).to_string());
+        [
+            queue.clone(),
+            depth.ready.to_string(),
+            or_unknown(depth.delayed),
+            or_unknown(depth.in_flight),
+            oldest.unwrap_or_default(),
+            match dead {
+                DeadCount::Known(count) => count.to_string(),
+                DeadCount::Shared(name) => format!("in {name}"),
+                DeadCount::None => String::new(),
+            },
+        ]
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let Self { queue, depth, dead } = self;
+        let (count, shared) = match dead {
+            DeadCount::Known(count) => (Some(count), None),
+            DeadCount::Shared(name) => (None, Some(name)),
+            DeadCount::None => (None, None),
+        };
+        serde_json::json!({
+            "queue": queue,
+            "ready": depth.ready,
+            "delayed": depth.delayed,
+            "inFlight": depth.in_flight,
+            "oldestMs": depth.oldest.map(|oldest| oldest.as_micros() / 1_000),
+            "deadLetters": count,
+            "sharedDeadLetterQueue": shared,
+        })
+    }
 }
 
 /// Formats a message as one line of JSON. Invalid UTF-8 in a body is replaced.

@@ -5,14 +5,18 @@ use sluicegate_config::{Config, RedisTopology, Sentinels, StoreOptions};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
-/// Formats the summary, one line per fact.
-pub(super) fn summary(config: &Config) -> String {
-    let facts = [
+/// Returns the facts of the summary, each with its name and its lines.
+pub(super) fn facts(config: &Config) -> [(&'static str, Vec<String>); 3] {
+    [
         ("required", required(config)),
         ("store", vec![store(&config.store)]),
         ("outage", vec![outage(config)]),
-    ];
-    let lines = facts.into_iter().flat_map(|(name, texts)| {
+    ]
+}
+
+/// Formats the summary, one line per fact.
+pub(super) fn summary(config: &Config) -> String {
+    let lines = facts(config).into_iter().flat_map(|(name, texts)| {
         let named = texts.into_iter().enumerate();
         named.map(move |(n, text)| format!("{:<10}{text}", if n == 0 { name } else { "" }))
     });

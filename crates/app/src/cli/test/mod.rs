@@ -38,6 +38,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate test tests.yaml               run every test of a file
   sluicegate test *.yaml --filter tenant   run the tests whose name contains \"tenant\"
+  sluicegate test tests.yaml --json        print each test as one line of JSON
 
 A test file:
   config: sluicegate.yaml            # relative to this file; or `limits:` right here
@@ -71,6 +72,9 @@ pub(super) struct Test {
     /// Run only the tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Print each test as one line of JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Test {
@@ -79,26 +83,31 @@ impl Test {
         let chosen = |name: &str| self.filter.as_ref().is_none_or(|text| name.contains(text));
         let (mut passed, mut failed) = (0, 0);
         for file in &files {
-            if files.len() > 1 {
+            if files.len() > 1 && !self.json {
                 print(&format!("\x1b[1m{}\x1b[0m", file.name));
             }
             for case in file.cases.iter().filter(|case| chosen(&case.name)) {
-                match runner::run(&file.config, case) {
-                    Ok(()) => {
-                        passed += 1;
-                        print(&report::passed(&case.name));
-                    }
-                    Err(failure) => {
-                        failed += 1;
-                        print(&report::failed(&case.name, &file.name, &failure));
-                    }
+                let outcome = runner::run(&file.config, case);
+                match &outcome {
+                    Ok(()) => passed += 1,
+                    Err(_) => failed += 1,
                 }
+                print(&match &outcome {
+                    _ if self.json => {
+                        let failure = outcome.as_ref().err().map(|failure| &**failure);
+                        report::result_json(&case.name, &file.name, failure).to_string()
+                    }
+                    Ok(()) => report::passed(&case.name),
+                    Err(failure) => report::failed(&case.name, &file.name, failure),
+                });
             }
         }
         if passed + failed == 0 {
             bail!("no test name contains {:?} (--filter)", self.filter.unwrap_or_default());
         }
-        print(&report::summary(passed, failed));
+        if !self.json {
+            print(&report::summary(passed, failed));
+        }
         Ok(failed == 0)
     }
 }

@@ -1,5 +1,7 @@
 //! The output of `sluicegate test`: one line per test, and the details of each failure.
 
+use serde_json::{Value, json};
+
 use super::super::check::table;
 use super::result::{Scope, StepResult};
 use super::runner::Failure;
@@ -22,6 +24,27 @@ pub(super) fn failed(name: &str, file: &str, failure: &Failure) -> String {
     let body = parts[1..].iter().filter(|part| !part.is_empty());
     let body: Vec<_> = body.map(|part| indented(part)).collect();
     format!("{}\n{}\n", parts[0], body.join("\n\n"))
+}
+
+/// Returns the result of one test as JSON.
+pub(super) fn result_json(name: &str, file: &str, failure: Option<&Failure>) -> Value {
+    let failure = failure.map(|failure| {
+        let Failure { at, step, when, action, mismatches, result } = failure;
+        let mismatches = mismatches
+            .iter()
+            .map(|one| json!({ "what": one.what, "expected": one.expected, "got": one.got }));
+        json!({
+            "line": at.line,
+            "column": at.column,
+            "step": step,
+            "at": when.to_string(),
+            "action": action,
+            "mismatches": mismatches.collect::<Vec<_>>(),
+            "error": result.error,
+        })
+    });
+    let result = if failure.is_none() { "passed" } else { "failed" };
+    json!({ "file": file, "test": name, "result": result, "failure": failure })
 }
 
 /// Formats the usage of the limits at the time of the failure.

@@ -35,6 +35,7 @@ Examples:
   sluicegate serve | sluicegate verify -  read from standard input
   sluicegate verify --bound 3/2 *.log     accept up to 3/2 of each limit where an outage policy decided
   sluicegate verify --losses 1 *.log      accept that the store lost its counters once per window
+  sluicegate verify --json *.log          print the result as one JSON object
 
 Pass the logs of all nodes that share a Redis store together. Nodes with a memory store are checked
 one by one.
@@ -71,6 +72,9 @@ pub(super) struct Verify {
     /// Number of the fullest windows to print; 0 prints none
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl Verify {
@@ -102,6 +106,18 @@ impl Verify {
             bail!("no decisions found in the log: is log.format set to json?");
         }
         let outcome = ledger.finish()?;
+        let doubts = report::doubts(&outcome, &logs);
+        let exceeded = report::exceeded(&outcome, &logs);
+        let extent = report::extent(&outcome);
+        if self.json {
+            let both = [doubts.as_slice(), exceeded.as_slice()];
+            print(&report::result_json(&outcome, &logs, all, self.top, both).to_string());
+            return match (exceeded.is_empty(), doubts.is_empty()) {
+                (false, _) => Ok(false),
+                (true, false) => bail!("not proven: {extent}: {}", doubts.join("; ")),
+                (true, true) => Ok(true),
+            };
+        }
 
         if self.top > 0 && !outcome.rows.is_empty() {
             print(&report::fullest(&outcome, self.top));
@@ -117,15 +133,12 @@ impl Verify {
         for note in report::notes(&outcome, &logs, all) {
             print(&format!("note: {note}"));
         }
-        let doubts = report::doubts(&outcome, &logs);
-        let exceeded = report::exceeded(&outcome, &logs);
-        let extent = report::extent(&outcome);
         if !exceeded.is_empty() {
             for doubt in &doubts {
                 print(&format!("\x1b[33mwarning:\x1b[0m {doubt}"));
             }
             for violation in &exceeded {
-                print(violation);
+                print(&format!("\x1b[1;31mexceeded:\x1b[0m {violation}"));
             }
             let limits = plural(exceeded.len() as u64, "limit");
             print(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {limits} exceeded"));

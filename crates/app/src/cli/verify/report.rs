@@ -1,6 +1,7 @@
 //! The messages that `sluicegate verify` prints: the table of the fullest windows, exceeded limits,
 //! notes, and reasons for which the log proves nothing.
 
+use serde_json::{Value, json};
 use sluicegate_checker::{Bound, Violation};
 use sluicegate_core::Money;
 use sluicegate_core::limit::Unit;
@@ -33,6 +34,46 @@ pub(super) fn fullest(outcome: &Outcome, top: usize) -> String {
     text
 }
 
+/// Returns the result of a check as JSON, with the fullest windows.
+pub(super) fn result_json(
+    outcome: &Outcome,
+    logs: &Logs,
+    all: Bound,
+    top: usize,
+    [doubts, exceeded]: [&[String]; 2],
+) -> Value {
+    let row = |row: &Row| {
+        let (scope, worst) = (&row.found.scope, row.found.worst);
+        let unit = scope.limit().unit();
+        json!({
+            "counter": row.key,
+            "limit": scope.to_string(),
+            "admissions": row.admits,
+            "used": amount(worst.sum, unit),
+            "of": amount(worst.allowed, unit),
+            "window": worst.interval.to_string(),
+        })
+    };
+    let result = match (exceeded.is_empty(), doubts.is_empty()) {
+        (false, _) => "exceeded",
+        (true, false) => "not proven",
+        (true, true) => "proven",
+    };
+    json!({
+        "result": result,
+        "provenUpTo": logs.processes.up_to().map(|process| process.known_until().to_string()),
+        "admissions": outcome.admits,
+        "counters": outcome.counters,
+        "limits": outcome.limits,
+        "fullest": outcome.rows.iter().take(top).map(row).collect::<Vec<_>>(),
+        "exceeded": exceeded,
+        "doubts": doubts,
+        "notes": notes(outcome, logs, all),
+        "warnings": logs.stats.shown,
+        "skippedLines": logs.stats.others,
+    })
+}
+
 /// Formats an amount; money in dollars.
 fn amount(number: u128, unit: Unit) -> String {
     let nanos = u64::try_from(number).ok().filter(|_| unit == Unit::Usd);
@@ -48,7 +89,7 @@ pub(super) fn exceeded(outcome: &Outcome, logs: &Logs) -> Vec<String> {
         let violation = Violation { key, scope, finding };
         let position =
             position.map(|position| format!(" ({})", logs.name(position))).unwrap_or_default();
-        found.push(format!("\x1b[1;31mexceeded:\x1b[0m {violation}{position}"));
+        found.push(format!("{violation}{position}"));
     }
     found
 }
