@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod demo;
 mod dist;
 mod docs;
 mod programs;
@@ -34,6 +35,8 @@ enum Command {
     Test(test::Args),
     /// Run a benchmark of the bench/ workspace
     Bench(bench::Args),
+    /// Start three nodes with Redis, simulators and traffic, and print the address of the dashboard
+    Demo(demo::Args),
     /// Build the files that users install: archive, Debian package, wheel, npm package, SBOM
     Dist(dist::Args),
     /// Build the documentation into a static, searchable site (installs mdBook the first time)
@@ -68,6 +71,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Dist(args) => dist::run(&args),
         Command::Docs(args) => docs::run(&args),
         Command::Tidy => tidy::run(),

@@ -248,9 +248,9 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "terminal",
-        proves: "`sluicegate top` and `tail` work in a real terminal and with real services",
-        tests: Programs(&["app/terminal"]),
-        needs: &[&services::TMUX],
+        proves: "`sluicegate top` and `tail` work in a real terminal and with real services; `cargo xtask demo` starts everything and leaves no process behind",
+        tests: Programs(&["app/terminal", "xtask/demo"]),
+        needs: &[&services::TMUX, &services::REDIS],
         python: None,
     },
     Suite {

@@ -25,7 +25,7 @@ use snapshot::NodeSnapshot;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate top                                    watch the process on this machine
-  sluicegate top --url https://node-1:9090 --ca ca.pem --token \"$TOKEN\"
+  sluicegate top --admin https://node-1:9090 --ca ca.pem --token \"$TOKEN\"
   sluicegate top --once                             print all tables once, without a terminal
   sluicegate top --json | jq .rules                 print all data once, as JSON
 
