@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import pytest
 import trustme
+import uvloop
 from conftest import Proxy, until
 
 from sluicegate import ApiError, AsyncLimiter, Cost, Denied, InlineLimit, Limiter, Unavailable, parse_limit
@@ -363,7 +364,8 @@ def test_threads_share_a_limiter_and_never_exceed_the_limit(service: Service, na
     assert all(decision.retry_after for decision in decisions if not decision.allowed)
 
 
-def test_tasks_share_a_limiter_and_never_exceed_the_limit(service: Service, name: str) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_tasks_share_a_limiter_and_never_exceed_the_limit(service: Service, name: str, run: Callable[..., int]) -> None:
     limiter = AsyncLimiter(service.url, connections_max=4, timeout=30)
 
     async def scenario(user: str) -> int:
@@ -371,9 +373,9 @@ def test_tasks_share_a_limiter_and_never_exceed_the_limit(service: Service, name
         await limiter.close()
         return sum(decision.allowed for decision in decisions)
 
-    assert asyncio.run(scenario(name)) == 10
+    assert run(scenario(name)) == 10
     # A second event loop: the connections of the first are gone.
-    assert asyncio.run(scenario(f"{name}-again")) == 10
+    assert run(scenario(f"{name}-again")) == 10
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -65,6 +66,15 @@ def test_the_pytest_plugin_of_the_wheel_starts_a_private_service(installed: Path
     driver = f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); "
     driver += f"import pytest; raise SystemExit(pytest.main({arguments!r}))"
     assert "1 passed" in run(installed, "-c", driver, SLUICEGATE_PROGRAM=program())
+
+
+def test_the_package_uses_nothing_newer_than_the_python_that_it_claims() -> None:
+    manifest = (FOLDER / "pyproject.toml").read_text()
+    found = re.search(r'^requires-python = ">=(.*)"$', manifest, re.MULTILINE)
+    assert found, manifest
+    # Syntax, modules, functions, arguments, and annotations, which FastAPI evaluates.
+    vermin = (Path(sys.executable).parent / "vermin", "--no-tips", "--eval-annotations", "--violations")
+    run(*vermin, f"--target={found[1]}-", FOLDER / "src")
 
 
 def test_the_types_are_complete(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import List, Optional
+from typing import List, Optional, cast
 
 from ._sync_transport import IDLE_SECONDS_MAX
 from ._wire import Call, Endpoint, Response, ResponseParser, TransportError
@@ -22,8 +22,8 @@ class _Connection(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # A cast, not a check: the transports of uvloop are no subclass of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
@@ -53,6 +53,9 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_exception(error)
         self.abort()
 
+    def _time_out(self, seconds: float) -> None:
+        self.fail(TransportError(f"no answer within {seconds:.3f} s"))
+
     def abort(self) -> None:
         self.closed = True
         if self.transport is not None:
@@ -63,8 +66,7 @@ class _Connection(asyncio.Protocol):
         assert self.transport is not None
         self._parser = ResponseParser()
         self._waiter = loop.create_future()
-        error = TransportError(f"no answer within {timeout:.3f} s")
-        timer = loop.call_later(timeout, self.fail, error)
+        timer = loop.call_later(timeout, self._time_out, timeout)
         response = None
         try:
             self.transport.write(request)

@@ -56,6 +56,9 @@ POLICIES = ("open", "closed", "raise")
 _FAILURES_MAX = 5
 _PAUSE_SECONDS = 0.5
 
+# `json.dumps` with options makes an encoder for each call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
 T = TypeVar("T")
 
 
@@ -444,7 +447,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _dump(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _load(response: Response) -> Dict[str, Any]:
