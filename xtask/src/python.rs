@@ -12,7 +12,7 @@ use crate::sh;
 pub(crate) struct Tool {
     /// Name of the program.
     name: &'static str,
-    /// Name of its folder.
+    /// Name of the folder of its virtual environment.
     folder: &'static str,
     /// File with its packages, each pinned to a tested version.
     requirements: &'static str,
@@ -75,6 +75,14 @@ pub(crate) const OTLP: Tool = Tool {
     folder: "otlp",
     requirements: "xtask/otlp.txt",
     variable: "SLUICEGATE_OTLP",
+};
+
+/// Python with FastAPI, uvicorn and slowapi, for the benchmark of the clients.
+pub(crate) const CLIENT_BENCH: Tool = Tool {
+    name: "python",
+    folder: "client-bench",
+    requirements: "bench/clients/requirements.txt",
+    variable: "SLUICEGATE_PYTHON",
 };
 
 /// Playwright, which drives a browser. It downloads none: the suite uses Debian's Chromium.
