@@ -18,9 +18,12 @@ use crate::store::{self, SHUTTING_DOWN};
 /// Time to send the last rejections at shutdown.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
-/// The running gateways of a process, by name.
+/// The running gateways of a process, by name. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Gateways(Arc<Mutex<Vec<(String, Arc<Gateway>)>>>);
+pub(crate) struct Gateways(Arc<Mutex<NamedGateways>>);
+
+/// Gateways with their names.
+type NamedGateways = Vec<(String, Arc<Gateway>)>;
 
 /// Changes of a reload that are ready to apply, by gateway.
 pub(crate) type Changes = Vec<(Arc<Gateway>, PreparedSettings)>;
@@ -74,7 +77,7 @@ impl Gateways {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, Arc<Gateway>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, NamedGateways> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
