@@ -224,7 +224,8 @@ def applications(processes: Processes, redis: Iterator[str], seconds: float, use
         def measure() -> Row:
             before = processor_seconds(process.pid)
             wrk = ["wrk", "--threads", "1", "--connections", str(IN_FLIGHT), "--duration", f"{seconds:.0f}s"]
-            line = [*wrk, "--script", str(script), f"http://127.0.0.1:{port}"]
+            # A busy machine is slow, not wrong: a late response is counted by its latency.
+            line = [*wrk, "--timeout", "30s", "--script", str(script), f"http://127.0.0.1:{port}"]
             done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
             found = re.search(r"figures (.*)", done.stdout)
             if found is None:
@@ -281,7 +282,7 @@ def report_applications(title: str, subjects: List[Subject]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="number of recorded rounds (default: 5)")
-    parser.add_argument("--seconds", type=float, default=2, help="seconds per subject and round (default: 2)")
+    parser.add_argument("--seconds", type=int, default=2, help="seconds per subject and round (default: 2)")
     parser.add_argument("--only", choices=("calls", "asgi"), help="run one half")
     args = parser.parse_args()
     os.environ[PROGRAM_VARIABLE] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release/sluicegate")
