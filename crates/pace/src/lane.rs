@@ -350,7 +350,8 @@ where
         let ends = state.queue.ahead_of_everywhere(flow);
         let leases = self.lease_wait_of(&state, ends, Span::ZERO);
         let expected = state.wait_of(flow, waiter.since, hint).max(leases);
-        if Duration::from(expected) > patience.min(state.options.max) {
+        let patience = patience.min(state.options.max);
+        if Duration::from(expected) + state.uncertainty(patience) > patience {
             return Err(WaitError::Limited(expected));
         }
         let (place, displaced) = match state.queue.enter(flow, waiter) {
@@ -607,6 +608,16 @@ impl<W: PacedWork> State<W> {
         }
         let (from, booked) = self.last_booked(now, hint);
         from + self.turns_take(self.queue.ahead_of_everywhere(flow).saturating_sub(booked))
+    }
+
+    /// Returns the time by which a wait may turn out longer than it is expected to be: requests that
+    /// come to other replicas are known when their next reports arrive. A request that would have to
+    /// give up because of them is refused at once instead.
+    fn uncertainty(&self, patience: Duration) -> Duration {
+        if self.queue.others().is_empty() {
+            return Duration::ZERO;
+        }
+        Duration::from(exchange::EVERY).min(patience / 20)
     }
 
     /// Returns the time until the last booked turn, as far as it is known, and the number of turns
