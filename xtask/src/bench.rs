@@ -70,7 +70,7 @@ const BENCHES: &[Bench] = &[
         measures: "decisions over HTTP with ten open tabs of the dashboard, compared with none",
         program: Program::Binary { features: "" },
         needs: &[&services::WRK],
-        python: None,
+        python: &[],
     },
     Bench {
         name: "grpc",

@@ -164,7 +164,7 @@ impl Demo {
             println!("  node {number}:  http://{other}/");
         }
         println!("gateway:   http://{}/v1/analyze", self.gateway);
-        println!("terminal:  {sluicegate} top --url http://{dashboard}");
+        println!("terminal:  {sluicegate} top --admin http://{dashboard}");
         println!("           {sluicegate} tail --denied --url http://{dashboard}");
         println!("logs:      {}/*.log", folder.display());
         if until_interrupted {
