@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 use sluicegate_core::Span;
 use sluicegate_queue::rabbitmq::{self, RabbitMq, delayed_queue};
 use sluicegate_queue::{
-    Broker, Consumer, DeliveryTime, Embedded, Message, Options, PubSub, Queue, ServiceBus, Sqs, pubsub,
-    servicebus,
+    Broker, Consumer, DeliveryTime, Embedded, Message, Options, PubSub, Queue, ServiceBus, Sqs,
+    pubsub, servicebus,
 };
 use sluicegate_testkit::servicebus::ServiceBusServer;
 

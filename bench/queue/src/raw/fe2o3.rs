@@ -91,7 +91,8 @@ fn now_ms() -> i64 {
 fn signature(resource: &str) -> String {
     let encode = |text: &str| -> String {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-        let one = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+        let one =
+            |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
         text.bytes().map(one).collect()
     };
     let (resource, expiry) = (encode(resource), (now_ms() + HOUR_MS) / 1_000);

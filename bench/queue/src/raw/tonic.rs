@@ -32,8 +32,7 @@ impl Tonic {
     pub(crate) async fn open(endpoint: String, case: &Case) -> anyhow::Result<Self> {
         let channel = Channel::from_shared(endpoint)?.connect().await?;
         let mut publisher = PublisherClient::new(channel.clone());
-        let mut subscriber =
-            SubscriberClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
+        let mut subscriber = SubscriberClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
         for name in [NAME, LATER] {
             publisher.create_topic(proto::Topic { name: topic(name) }).await?;
             let subscription = proto::Subscription {
