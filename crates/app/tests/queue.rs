@@ -254,7 +254,8 @@ workers: [{provider: p, handler: {command: [cat]}}]
     );
     let (_, said) = why("j-3");
     assert!(said.starts_with("it is a dead letter of queue p-queue: it said 400"), "{said}");
-    assert!(said.contains("sluicegate dlq replay p-queue --job j-3"), "{said}");
+    let replay = "replay it with: sluicegate dlq replay p-queue --job=j-3 --config c.yaml";
+    assert!(said.contains(replay), "{said}");
     let replayed = shell.says(&["dlq", "replay", "p-queue", "--job", "j-3", "-c", "c.yaml"]);
     assert!(replayed.contains('1'), "{replayed}");
     assert!(why("j-3").1.starts_with("it is in queue p-queue: ready, but not received yet"));
