@@ -14,7 +14,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::Format;
 
 use super::AlreadyLogged;
 use super::gateway_notes::rules_for_no_gateway;
