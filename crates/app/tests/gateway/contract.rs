@@ -226,10 +226,9 @@ fn a_light_caller_goes_before_the_backlog_of_a_heavy_one_on_other_replicas() {
                 vendor.arrivals().len() - before - 1
             })
             .collect();
-        // First come, first served would let about eighty others go before each of them. A busy
-        // machine may hold up one of them on its way to the queue, but not most.
+        // First come, first served would let about eighty others go before each of them.
         others.sort_unstable();
-        assert!(others[2] <= HEAVY_CALLERS / 2, "{others:?} others went before");
+        assert!(others[4] <= HEAVY_CALLERS / 2, "{others:?} others went before");
     });
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     prove("25/s", &logs, &vendor);
