@@ -25,7 +25,7 @@ use sluicegate_testkit::rabbitmq::RabbitServer;
 #[derive(Parser)]
 #[command(about = "A backlog in three ways to wait, and the dispatcher beside a bare loop")]
 struct Args {
-    /// Which parts (default: all)
+    /// Parts to run (default: all)
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Windows of 6 s instead of a minute, and a tenth of the messages

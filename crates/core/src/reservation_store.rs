@@ -81,6 +81,6 @@ pub struct UnsettledReservations {
     pub count: u64,
     /// Number of reservations in the list, including those whose hold is not over.
     pub open: u64,
-    /// Those with the earliest end of the hold.
+    /// Reservations with the earliest end of their hold.
     pub texts: Vec<String>,
 }
