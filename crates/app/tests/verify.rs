@@ -27,8 +27,8 @@ fn verify(logs: &[String], options: &[&str]) -> (i32, String) {
     run(folder.path(), &[options, &names].concat(), "")
 }
 
-/// Completes a handwritten log as a process would have written it: sequence numbers and scopes in
-/// every line, and an end line unless the last line is cut off.
+/// Completes a handwritten log as a process would have written it: sequence numbers and, unless it has
+/// some, scopes in every line, and an end line unless the last line is cut off.
 fn numbered(log: &str, node: &str) -> String {
     if log.contains("\"started\"") {
         return log.to_owned();
@@ -62,7 +62,9 @@ fn numbered(log: &str, node: &str) -> String {
                     );
                 }
             }
-            fields.insert("scopes".to_owned(), scopes.into());
+            if fields["scopes"].as_array().is_some_and(Vec::is_empty) {
+                fields.insert("scopes".to_owned(), scopes.into());
+            }
         }
         number(&mut fields, node, seq, line);
         numbered.push_str(&Value::Object(fields).to_string());
@@ -211,6 +213,34 @@ note: 1.log:3: the line is cut off
 proven up to 2026-01-05T00:00:00.000988Z: 2 admissions on 1 counter under 1 limit
 ";
     check(&[log], &["--top", "0"], 0, expected);
+}
+
+/// In Redis, literal keys have scores in milliseconds, rounded up. The honest log of a worker was
+/// "not proven", because the store still counted what had been admitted up to a millisecond earlier.
+#[test]
+fn admissions_under_a_literal_key_are_counted_up_to_a_millisecond_longer() {
+    let line = |micros: u64, count: u64| {
+        let [from, at] = [0, micros].map(|n| Timestamp::from_micros(1_767_571_200_000_000 + n));
+        let scope =
+            json!([{ "window": "2/s", "limit": 2, "count": count, "remaining": 2 - count }]);
+        admit(0, "ziraai:worker:gemini", r#""2/s""#, 1, "")
+            .replace(&from.to_string(), &at.to_string())
+            .replace(r#""scopes":[]"#, &format!(r#""scopes":{scope}"#))
+    };
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
+    ends(&[line(100, 1) + &line(1_000_300, 2)], &[], 0, proven);
+    let (code, said) = verify(&[line(100, 1) + &line(1_001_100, 2)], &[]);
+    assert!(code == 2 && said.contains("the store counted 2"), "{said}");
+}
+
+/// Decisions that were made in the last 5 ms may be missing, and that is all that the log covers.
+#[test]
+fn a_log_that_ends_during_its_longest_decision_proves_nothing() {
+    let slow = log(FIVE, &[0, 4]).replace(r#""latencyMs":0.012"#, r#""latencyMs":5"#);
+    let expected = "error: not proven: 2 admissions on 1 counter under 1 limit: 1.log \
+        (2026-01-01T00:00:00Z) has no end line, and its lines cover less time than its longest \
+        decision took (5ms)";
+    ends(&[slow + "{\"allowed\":tr"], &[], 2, expected);
 }
 
 #[test]

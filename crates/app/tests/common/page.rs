@@ -109,7 +109,7 @@ pub(crate) fn run(name: &str, script: &str, bin: &Path) -> Result<String, String
         std::env::var("PATH").expect("PATH")
     );
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", "400", "unshare", "--net", "--pid", "--fork", "--kill-child"]);
+    command.args(["--signal=KILL", "900", "unshare", "--net", "--pid", "--fork", "--kill-child"]);
     command.args(["--mount-proc", "bash"]).arg(&path).current_dir(&work);
     command.env("PATH", path_variable).env("REPOSITORY", repository());
     for variable in ["SLUICEGATE_CONFIG", "SLUICEGATE_URL", "REDIS_URL", "REDIS_CLUSTER_MODE"] {

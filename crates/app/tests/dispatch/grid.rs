@@ -2,14 +2,15 @@
 //! the limit is used, nothing is requeued, and the provider never gets too many calls.
 //!
 //! With `SLUICEGATE_LONG=1` the whole grid is run, one cell after the other, and judged by the goal
-//! of 97 % and no requeued job. Otherwise a few cells are run beside each other; then jobs may be
-//! late for their start, so less is required. The limit is checked in the same way.
+//! of 97 % and no requeued job. Otherwise a few cells are run beside each other, for a shorter time;
+//! then jobs may be late for their start, so 90 % are required. The limit is checked in the same way.
 
 use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_testkit::eventually;
 
+use crate::measured::measured;
 use crate::support::{TestSetup, long, patient, prove, worked};
 
 /// Time that a call to the provider takes.
@@ -83,18 +84,22 @@ workers:
     }
 }
 
-/// Runs the cells that can carry their rate. Prints a row for each, and returns the rows of those
+/// Runs the cells that can carry their rate. Prints a row for each measurement, and returns the cells
 /// that used less than `goal` of their limit, or requeued jobs instead.
 #[expect(clippy::print_stdout, reason = "the table is the result of the test")]
 fn missed(cells: &[Cell], goal: f64, setup: impl Fn(String) -> TestSetup) -> Vec<String> {
     let mut missed = Vec::new();
     for (number, cell) in cells.iter().enumerate().filter(|(_, cell)| cell.carries_the_rate()) {
-        let Outcome { used, requeued } = cell.measure(&setup(format!("grid{number}")));
+        let reached = |found: &Outcome| found.used >= goal && !(long() && found.requeued > 0);
         let Cell { per_minute, concurrency } = cell;
-        let row = format!("| {per_minute}/min | {concurrency} | {used:.3} | {requeued} |");
-        println!("{row}");
-        if used < goal || (long() && requeued > 0) {
-            missed.push(row);
+        let outcome = measured(reached, |attempt| {
+            let found = cell.measure(&setup(format!("grid{number}-{attempt}")));
+            let Outcome { used, requeued } = found;
+            println!("| {per_minute}/min | {concurrency} | {used:.3} | {requeued} |");
+            found
+        });
+        if !reached(&outcome) {
+            missed.push(format!("{per_minute}/min with {concurrency}: {:.3}", outcome.used));
         }
     }
     missed
@@ -112,7 +117,7 @@ fn run_grid(setup: impl Fn(String) -> TestSetup) {
         .into_iter()
         .map(|(per_minute, concurrency)| Cell { per_minute, concurrency })
         .collect();
-    let missed = missed(&cells, if long() { 0.97 } else { 0.75 }, setup);
+    let missed = missed(&cells, if long() { 0.97 } else { 0.9 }, setup);
     assert!(missed.is_empty(), "{missed:#?}");
 }
 

@@ -14,6 +14,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/measured.rs"]
+mod measured;
 #[path = "../common/proof.rs"]
 mod proof;
 

@@ -10,6 +10,7 @@ use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
+use crate::measured::measured;
 use crate::replica::{Replica, TOKEN, admits, ask, distant_redis, flood, gateway, prove, redis};
 use crate::vendor::Vendor;
 
@@ -142,7 +143,7 @@ fn overload(
 #[test]
 fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is() {
     // A busy machine misses start times, and missed ones are lost. So the long form, which runs on
-    // a quiet machine, must reach the goals, and the short form must use most of the limit.
+    // a quiet machine, must reach the goals, and the short form less.
     let long = sluicegate_testkit::long();
     let cases: &[(u64, usize, &str, f64)] = match long {
         true => &[
@@ -163,34 +164,42 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
             (10, 3, "25/s burst 2", 97.0),
         ],
         false => &[
-            (0, 3, "25/s", 75.0),
-            (10, 3, "25/s", 75.0),
-            (50, 1, "25/s", 70.0),
-            (10, 1, "25/s smooth", 70.0),
-            (10, 3, "25/s smooth", 70.0),
+            (0, 3, "25/s", 90.0),
+            (10, 3, "25/s", 88.0),
+            (50, 1, "25/s", 85.0),
+            (10, 1, "25/s smooth", 90.0),
+            (10, 3, "25/s smooth", 88.0),
         ],
     };
     let time = Duration::from_secs(if long { 40 } else { 6 });
     for &(millis, replicas, profile, least) in cases {
-        let server = RedisServer::start(Version::System, &[]);
-        let proxy = DelayProxy::start(server.port, Duration::from_millis(millis));
-        let port = if millis == 0 { server.port } else { proxy.port };
-        let vendor = Vendor::start();
-        let config =
-            distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
-        let Overload { used, missed, delay } = overload(profile, &config, &vendor, replicas, time);
-        let _ = writeln!(
-            std::io::stdout(),
-            "Redis {millis} ms away, {replicas} replicas: {used:.2} % of {profile} used, no window above it; \
-             {missed} turns were missed, {delay} at most from the store to the vendor"
+        let used = measured(
+            |used| *used >= least,
+            |_| {
+                let server = RedisServer::start(Version::System, &[]);
+                let proxy = DelayProxy::start(server.port, Duration::from_millis(millis));
+                let port = if millis == 0 { server.port } else { proxy.port };
+                let vendor = Vendor::start();
+                let config =
+                    distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
+                let Overload { used, missed, delay } =
+                    overload(profile, &config, &vendor, replicas, time);
+                let _ = writeln!(
+                    std::io::stdout(),
+                    "Redis {millis} ms away, {replicas} replicas: {used:.2} % of {profile} used, no \
+                     window above it; {missed} turns were missed, {delay} at most from the store to \
+                     the vendor"
+                );
+                used
+            },
         );
         assert!(used >= least, "{used:.2} % used");
     }
 }
 
 /// A light caller on one replica does not wait behind the requests of a heavy caller on the others:
-/// `fair` holds across replicas. Counts the requests that the vendor gets meanwhile, so the speed of
-/// the machine does not matter.
+/// `fair` holds across replicas. Counts the starts of others while it waits, by the clock of the
+/// store, so the speed of the machine does not matter.
 #[test]
 fn a_light_caller_goes_before_the_backlog_of_a_heavy_one_on_other_replicas() {
     const LIGHT: &str = "the-token-of-the-light-caller";
@@ -219,19 +228,46 @@ fn a_light_caller_goes_before_the_backlog_of_a_heavy_one_on_other_replicas() {
         // All of them wait, except for those whose turn it is.
         let waiting = || replicas.iter().map(Replica::waiting).sum::<usize>();
         eventually(|| waiting() >= HEAVY_CALLERS - 25);
-        let mut others: Vec<_> = (0..5)
-            .map(|_| {
-                let before = vendor.arrivals().len();
-                assert_eq!(replicas[2].ask_with(LIGHT).0, 200);
-                vendor.arrivals().len() - before - 1
-            })
-            .collect();
-        // First come, first served would let about eighty others go before each of them.
-        others.sort_unstable();
-        assert!(others[4] <= HEAVY_CALLERS / 2, "{others:?} others went before");
+        for _ in 0..5 {
+            assert_eq!(replicas[2].ask_with(LIGHT).0, 200);
+        }
     });
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     prove("25/s", &logs, &vendor);
+    let heavy = admits(&logs[..2]);
+    let before = |&(asked, start): &(Timestamp, Timestamp)| {
+        heavy.iter().filter(|other| (asked..start).contains(*other)).count()
+    };
+    let mut before: Vec<_> = waits(&logs[2]).iter().map(before).collect();
+    before.sort_unstable();
+    assert!(before.len() >= 5, "{before:?}");
+    // The other replicas learn of the first request while it waits. Of the later ones, each goes
+    // before half of the requests that are booked for the next second; first come, first served
+    // would let all of these 25 go before.
+    assert!(before[before.len() / 2] <= 18, "{before:?} went before");
+    assert!(before[before.len() - 1] <= HEAVY_CALLERS / 2, "{before:?} went before");
+}
+
+/// Returns for each request in the log of a replica with one caller when it was asked for first, and
+/// its start, by the clock of the store. If a start was missed, which a busy machine does, the request
+/// was asked for again then.
+fn waits(log: &str) -> Vec<(Timestamp, Timestamp)> {
+    let (mut waits, mut asked) = (Vec::new(), None);
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).expect("a line");
+        let time = |name: &str| line[name].as_str().map(|time| time.parse().expect("a time"));
+        let Some(at) = time("at") else { continue };
+        if line["effect"] == "rebooked" {
+            asked = Some(at);
+        }
+        let asked_at = *asked.get_or_insert(at);
+        let goes = matches!(line["operation"].as_str(), Some("acquire" | "claim"));
+        if goes && line["allowed"] == true {
+            waits.push((asked_at, time("start").unwrap_or(at)));
+            asked = None;
+        }
+    }
+    waits
 }
 
 /// Ends the callers of a test when it is dropped, also if the test fails.

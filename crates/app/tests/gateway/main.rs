@@ -5,6 +5,8 @@ mod blame;
 mod contract;
 mod customers;
 mod failures;
+#[path = "../common/measured.rs"]
+mod measured;
 #[path = "../common/proof.rs"]
 mod proof;
 mod replica;

@@ -65,11 +65,13 @@ fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
         let (code, said) = verify(&mutated);
         let last = last_line(&said);
         let says_less = last.starts_with("proven up to ") || said.contains("are not proven");
+        // On a busy machine one decision can take longer than all of the lines that are left.
+        let too_short = said.contains("cover less time than its longest decision took");
         let right = match expected {
             ExpectedResult::Noticed => code == 1 || code == 2,
             ExpectedResult::Same => code == 0 && last == last_line(&honest),
             ExpectedResult::NoticedOrSame => code != 0 || last == last_line(&honest),
-            ExpectedResult::Less => code == 0 && says_less,
+            ExpectedResult::Less => code == 0 && says_less || code == 2 && too_short,
         };
         let kind = match expected {
             ExpectedResult::NoticedOrSame if code != 0 => "noticed",

@@ -435,7 +435,7 @@ impl Ledger {
                         Some(charged_at) => charged_at - at.since(instant),
                         None => instant,
                     };
-                    let from = latest.max(start).since(start);
+                    let from = latest.max(start).since(start) + rounded_up(key);
                     let entry = StoreCharge {
                         earliest: own(earliest).min(charged_at),
                         latest: own(at).max(charged_at),
@@ -630,6 +630,12 @@ struct AdmissionRecord<'d> {
 
 /// Maximum time after its start at which a moved booking may be used: its line does not contain it.
 const BOOKED_LATE_MAX: Span = Span::from_secs(60);
+
+/// Returns the time that Redis may count a charge longer than its window: under a literal key, which
+/// has no `#`, times are milliseconds and rounded up.
+fn rounded_up(key: &str) -> Span {
+    if key.contains('#') { Span::ZERO } else { Span::from_millis(1) }
+}
 
 impl Row {
     /// Returns the usage of the fullest window as a fraction of the limit; above 1 exceeds it.

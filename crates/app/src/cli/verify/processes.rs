@@ -9,7 +9,7 @@
 //!
 //! A decision is logged after it was made, so lines are not in order of their timestamps. Where
 //! lines are cut off at the begin or end, the provable time is shortened by the longest duration of
-//! any decision of the process.
+//! any decision of the process. A process that was killed after less time than that proves nothing.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,10 +33,10 @@ pub(super) struct Process {
     lines: NumberRanges,
     admits: NumberRanges,
     /// Times of the earliest and the latest line.
-    first: Timestamp,
+    pub(super) first: Timestamp,
     pub(super) last: (Timestamp, LogPosition),
     /// Longest duration of a call.
-    longest: Span,
+    pub(super) longest: Span,
     /// Number of lines that the process reported as dropped.
     dropped: u64,
     /// True if only a sample of its admissions is logged.

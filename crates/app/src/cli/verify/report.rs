@@ -173,9 +173,15 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     for process in logs.processes.iter() {
         doubts.extend(process.flaws().iter().take(1).map(|one| flaw(process, one, logs)));
     }
-    let (begin, up_to) = (logs.processes.begin(), logs.processes.up_to());
-    let up_to = up_to.map(Process::known_until);
-    if let Some(up_to) = up_to.filter(|&up_to| up_to < begin) {
+    let begin = logs.processes.begin();
+    let open = logs.processes.up_to();
+    let up_to = open.map(Process::known_until);
+    if let Some(short) = open.filter(|process| process.known_until() < process.first) {
+        doubts.push(format!(
+            "{} has no end line, and its lines cover less time than its longest decision took ({})",
+            short.name, short.longest
+        ));
+    } else if let Some(up_to) = up_to.filter(|&up_to| up_to < begin) {
         doubts.push(format!(
             "the logs of the processes do not overlap in time: one begins at {begin}, another \
              ends at {up_to}"
