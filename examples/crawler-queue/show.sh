@@ -5,7 +5,7 @@
 # To use existing binaries, set SLUICEGATE and SIMULATORS. To use other ports, set GITHUB_PORT, ADMIN_PORT.
 set -eu
 cd "$(dirname "$0")/../.."
-if [ -z "${SLUICEGATE:-}" ]; then
+if [ -z "${SLUICEGATE:-}" ] || [ -z "${SIMULATORS:-}" ]; then
     cargo build --quiet --package sluicegate-cli --package simulators
     SLUICEGATE=${CARGO_TARGET_DIR:-target}/debug/sluicegate SIMULATORS=${CARGO_TARGET_DIR:-target}/debug/simulators
 fi

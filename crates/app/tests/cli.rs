@@ -249,6 +249,69 @@ fn explain_shows_overrides_and_why_a_rule_did_not_match() {
     assert!(out.contains("user    USER          rule PREMIUM comes first and applies"), "{out}");
 }
 
+/// Such overrides were accepted: the first two had no effect, although one is a ban, and the third
+/// lifted a budget.
+#[test]
+fn an_override_with_a_misspelled_dimension_or_without_a_unit_of_its_rule_is_refused() {
+    let service = RunningService::start(
+        "limits:\n- {name: user, rules: [{name: USER, per: [userId], limit: [5/h, 1.00 USD/day]}]}\n",
+    );
+    let set = |condition: &str, limits: &[&str]| {
+        let mut arguments = vec!["override", "set", "USER", condition, "--reason", "a test"];
+        arguments.extend(["--url", service.http.as_str()]);
+        limits.iter().for_each(|limit| arguments.extend(["--limit", *limit]));
+        run(&arguments)
+    };
+    for (condition, limits, expected) in [
+        ("userID=eve", &["0"][..], "when.userID: unknown dimension: did you mean userId?"),
+        ("modelI=m", &["0"], "when.modelI: unknown dimension: did you mean modelId?"),
+        ("userId=eve", &["9/h"], "has none for USD: list it as well, such as \"1.00 USD/day\""),
+    ] {
+        let (code, _, said) = set(condition, limits);
+        assert!(code == Some(2) && said.contains(expected), "{condition}: {code:?} {said}");
+    }
+    for (condition, limits) in [
+        ("region=eu", &["0"][..]),
+        ("userId=eve", &["9/h", "2.00 USD/day"]),
+        ("userId=eve", &["unlimited"]),
+    ] {
+        let (code, _, said) = set(condition, limits);
+        assert_eq!(code, Some(0), "{condition}: {said}");
+    }
+}
+
+#[test]
+fn a_service_with_nothing_to_run_is_an_error() {
+    let (code, _, said) = run(&["serve", "--only", "gateway,worker"]);
+    let expected =
+        "--only: nothing to run, because the configuration has no section gateways or workers";
+    assert!(code == Some(2) && said.contains(expected), "{code:?} {said}");
+}
+
+#[test]
+fn an_address_without_a_scheme_is_explained() {
+    let expected = "address \"localhost:8080\": write http:// or https:// before the host";
+    for arguments in [
+        &["allow", "userId=a", "--url", "localhost:8080"][..],
+        &["top", "--once", "--admin", "localhost:8080"],
+    ] {
+        let (code, _, said) = run(arguments);
+        assert!(code == Some(2) && said.contains(expected), "{code:?} {said}");
+    }
+}
+
+#[test]
+fn check_reads_the_file_of_the_variable() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml");
+    std::fs::write(&path, "limits: [{name: g, rules: [{name: OWN, per: [], limit: 7/h}]}]")
+        .expect("a file");
+    let output =
+        sluicegate().arg("check").env("SLUICEGATE_CONFIG", &path).output().expect("it runs");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && shown.contains("OWN"), "{shown}");
+}
+
 #[test]
 fn check_shows_limits_that_do_not_apply_at_gateways() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -161,7 +161,7 @@ fn each_problem_of_a_machine_is_found() {
         ("persistence warning", "set `appendonly yes`"),
         ("eviction problem", "maxmemory-policy is allkeys-lru"),
         ("folder problem", "can't write to /no/such/folder"),
-        ("queue warning", "does not exist yet"),
+        ("queue ok", "does not exist yet: the service creates it"),
     ] {
         let found = findings.get(place).into_iter().flatten();
         assert!(found.clone().any(|text| text.contains(expected)), "{expected}: {findings:#?}");

@@ -162,6 +162,8 @@ fn the_logs_of_several_nodes_are_checked_together() {
         ends(std::slice::from_ref(node), &[], 0, "proven: 3 admissions on 1 counter under 1 limit");
     }
     ends(&nodes, &[], 1, "not proven: 6 admissions on 1 counter under 1 limit, 1 limit exceeded");
+    let (_, said) = verify(&nodes, &[]);
+    assert!(said.contains("note: the lines are of 2 processes: with a memory store"), "{said}");
 }
 
 #[test]
@@ -200,7 +202,8 @@ skipped: 3 lines that are not decision log entries
 error: not proven: 2 admissions on 1 counter under 1 limit: 2 lines malformed
 "#;
     check(&[log], &["--top", "0"], 2, expected);
-    let nothing = "error: no decisions found in the log: is log.format set to json?";
+    let nothing = "error: no decisions found: pass the standard output of `sluicegate serve`, in JSON \
+        (log.format), not its log on standard error";
     check(&["listening\n".to_owned()], &[], 2, nothing);
 }
 

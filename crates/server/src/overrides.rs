@@ -12,7 +12,7 @@ use sluicegate_core::query::VALUE_BYTES_MAX;
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::RulesetProblem;
 use sluicegate_core::store;
-use sluicegate_core::{Id, Limit, Span, Timestamp};
+use sluicegate_core::{Id, Limit, Ruleset, Span, Timestamp};
 use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
 
@@ -226,7 +226,10 @@ impl Overrides {
         let (id, now) = (self.service.request_id().id, self.service.now());
         let (document, lasts) = body.document(id, by, now)?;
         let meaning = document.meaning()?;
-        let rules = self.service.limiter().rules().with_overrides(&[meaning]);
+        let rules = self.service.limiter().rules();
+        check_names(&meaning, &rules)?;
+        check_units(&meaning, &rules)?;
+        let rules = rules.with_overrides(&[meaning]);
         if let Some((_, error)) = rules.ineffective_overrides().first() {
             let kind = match error.problem {
                 RulesetProblem::NoSuchRule => RefusalKind::Unknown,
@@ -249,7 +252,12 @@ impl Overrides {
 
     /// Removes an override.
     pub(crate) async fn remove(&self, id: &str, by: &str, reason: &str) -> Result<(), Refusal> {
-        let unknown = || Refusal::new(RefusalKind::Unknown, "unknown override id");
+        let unknown = || {
+            Refusal::new(
+                RefusalKind::Unknown,
+                "unknown override id: `sluicegate override list` shows all",
+            )
+        };
         let name: Id = id.parse().map_err(|_| unknown())?;
         if name == former_limits::NAME {
             return Err(unknown());
@@ -296,6 +304,51 @@ impl Overrides {
             detail: format!("{conditions}: {limit}{}", end.unwrap_or_default()),
         });
     }
+}
+
+/// Refuses a condition on a dimension that no rule has, if it is a misspelling of one that a rule has:
+/// the override would match no request.
+fn check_names(meaning: &Override, rules: &Ruleset) -> Result<(), Refusal> {
+    let mut known: Vec<&str> = vec!["userId", "modelId"];
+    for (_, rules) in rules.groups() {
+        for rule in rules {
+            known.extend(rule.per.iter().map(String::as_str));
+            known.extend(rule.when.iter().map(|(name, _)| name.as_str()));
+        }
+    }
+    for (name, _) in &meaning.when {
+        let is_misspelled =
+            |word: &&&str| strsim::osa_distance(&name.to_lowercase(), &word.to_lowercase()) <= 1;
+        if !known.contains(&name.as_str())
+            && let Some(meant) = known.iter().find(is_misspelled)
+        {
+            let right = format!("unknown dimension: did you mean {meant}?");
+            return Err(Refusal::field(format!("when.{name}"), right));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses limits that leave out a unit of the rule: the override replaces all of its limits, so a
+/// budget would silently be without limit.
+fn check_units(meaning: &Override, rules: &Ruleset) -> Result<(), Refusal> {
+    let is_ban = meaning.limits.iter().any(|limit| matches!(limit, Limit::Banned { .. }));
+    if meaning.limits.is_empty() || is_ban {
+        return Ok(());
+    }
+    let mut all = rules.groups().flat_map(|(_, rules)| rules);
+    let limits = all.find(|rule| rule.name == meaning.rule).map(|rule| &rule.limits);
+    let is_lost = |limit: &&Limit| {
+        !matches!(limit, Limit::Banned { .. })
+            && meaning.limits.iter().all(|other| other.unit() != limit.unit())
+    };
+    let Some(lost) = limits.and_then(|limits| limits.iter().find(is_lost)) else { return Ok(()) };
+    let right = format!(
+        "the override replaces all limits of the rule, and has none for {}: list it as well, such as \
+         \"{lost}\"",
+        lost.unit()
+    );
+    Err(Refusal::field("limit", right))
 }
 
 /// Converts an error of the override store, which has fewer kinds of errors than a store.

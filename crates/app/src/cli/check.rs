@@ -18,7 +18,7 @@ pub(super) const EXAMPLES: &str = "\
 Examples:
   sluicegate check limits.yaml                   validate a file, print its rules and warnings
   sluicegate check --strict limits.yaml          fail on warnings, for use in CI
-  sluicegate check                               print the built-in defaults
+  sluicegate check                               check the file of SLUICEGATE_CONFIG, else print the built-in defaults
   sluicegate check --from envoy ratelimit.yaml   print the rules converted from envoyproxy/ratelimit
   sluicegate check --json limits.yaml            print rules, notes and warnings as one JSON object
 
@@ -27,7 +27,7 @@ Exit code: 0 valid, 1 warnings with --strict, 2 invalid";
 #[derive(Args)]
 pub(super) struct Check {
     /// Configuration file [default: built-in defaults]
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     file: Option<PathBuf>,
     /// Format of the file [default: detected from its content]
     #[arg(long, value_name = "FORMAT")]

@@ -41,8 +41,9 @@ impl Health {
             .into();
         let path = if self.ready { "ready" } else { "health" };
         let url = format!("{}/{path}", self.url.trim_end_matches('/'));
-        let mut response =
-            agent.get(&url).call().with_context(|| format!("no response from {url}"))?;
+        let mut response = agent.get(&url).call().with_context(|| {
+            format!("no response from {url}: is `sluicegate serve` running there?")
+        })?;
         let text = response.body_mut().read_to_string().context("the response was cut off")?;
         print(text.trim_end());
         Ok(response.status().is_success())

@@ -15,8 +15,10 @@ Examples:
   sluicegate init ingestion-proxy --output -     print the file
   sluicegate init assistant-api --output /etc/sluicegate/sluicegate.yaml --force
 
-Then validate it with `sluicegate check`, test this machine with `sluicegate doctor`, and start it with
-`sluicegate serve`.";
+Then use the file, which no command reads by itself:
+  sluicegate check sluicegate.yaml               show its rules and warnings
+  sluicegate doctor --config sluicegate.yaml     test this machine
+  sluicegate serve --config sluicegate.yaml      start the service";
 
 #[derive(Args)]
 pub(super) struct Init {

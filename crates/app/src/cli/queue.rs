@@ -163,10 +163,16 @@ impl QueueCommand {
                     let queue = queues.queue(&name, missing).await?;
                     if !yes {
                         let count = match queue.capabilities().depth {
-                            true => queue.depth().await?.ready.to_string(),
+                            true => {
+                                let depth = queue.depth().await?;
+                                (depth.ready + depth.delayed.unwrap_or(0)).to_string()
+                            }
                             false => "an unknown number of".to_owned(),
                         };
-                        bail!("queue {name} has {count} messages: add --yes to delete all of them");
+                        bail!(
+                            "queue {name} has {count} messages, delayed ones included: add --yes to \
+                             delete all of them"
+                        );
                     }
                     match queue.purge().await? {
                         Some(purged) => print(&format!("{purged} messages deleted")),

@@ -173,6 +173,9 @@ impl ServiceClient {
             .tls_config(access.ca.tls()?)
             .timeout_global(Some(TIMEOUT))
             .build();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            bail!("address {url:?}: write http:// or https:// before the host");
+        }
         let url = url.trim_end_matches('/').to_owned();
         Ok(Self { url, access: access.clone(), agent: agent.into() })
     }

@@ -91,6 +91,7 @@ impl Serve {
             true => Role::ALL.to_vec(),
             false => self.only,
         };
+        idle_parts(&roles, &loaded.config)?;
         if roles == [Role::Gateway] {
             for rule in rules_for_no_gateway(&loaded.config) {
                 warn!(rule, "the rule never applies: no gateway provides all its dimensions");
@@ -117,6 +118,30 @@ impl Serve {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Warns about parts of `--only` that the configuration does not have. It is an error if it has none
+/// of them, because the process would do nothing.
+fn idle_parts(roles: &[Role], config: &Config) -> anyhow::Result<()> {
+    let section = |role: &Role| match role {
+        Role::Gateway if config.gateways.is_empty() => Some("gateways"),
+        Role::Dispatch if config.dispatch.is_none() => Some("dispatch"),
+        Role::Worker if config.workers.is_empty() => Some("workers"),
+        _ => None,
+    };
+    let missing: Vec<_> = roles.iter().filter_map(section).collect();
+    if missing.len() == roles.len() {
+        anyhow::bail!(
+            "--only: nothing to run, because the configuration has no section {}",
+            missing.join(" or ")
+        );
+    }
+    if !roles.contains(&Role::Limiter) {
+        for section in missing {
+            warn!(section, "--only names a part that the configuration does not have");
+        }
+    }
+    Ok(())
 }
 
 async fn serve(source: ConfigSource, config: &Config, run: RunOptions<'_>) -> anyhow::Result<()> {

@@ -37,15 +37,24 @@ pub(crate) fn call(arguments: &[&str]) {
 impl Collector {
     /// Starts a collector on free ports.
     pub(crate) fn start() -> Self {
+        Self::start_with("http://127.0.0.1", &mut python())
+    }
+
+    /// Starts a collector that requires TLS, with these files.
+    pub(crate) fn start_tls(certificate: &Path, key: &Path) -> Self {
+        Self::start_with("https://localhost", python().arg("tls").arg(certificate).arg(key))
+    }
+
+    fn start_with(host: &str, command: &mut Command) -> Self {
         let mut child =
-            python().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
         let stdin = child.stdin.take().expect("piped");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut lines = lines
             .map_while(Result::ok)
             .map(|line| serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line}")));
         let ports = lines.next().expect("the collector starts: see above");
-        let address = |protocol: &str| format!("http://127.0.0.1:{}", ports[protocol]);
+        let address = |protocol: &str| format!("{host}:{}", ports[protocol]);
         let (http, grpc) = (address("http"), address("grpc"));
         let spans = Arc::new(Mutex::new(Vec::new()));
         let received = spans.clone();

@@ -7,7 +7,7 @@ mod common;
 mod upstream;
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use collector::Collector;
 use common::{ANYWHERE, RunningService, get};
@@ -128,6 +128,45 @@ fn requests_over_grpc_continue_the_trace_of_their_client() {
     assert!(spans.of_trace(TRACE).len() == spans.len(), "{spans:#?}");
     let unsampled = log[1]["traceId"].as_str().expect("an id of a trace that is not sampled");
     assert_ne!(unsampled, TRACE);
+}
+
+/// Writes a certificate for `localhost` and its key; returns the files.
+fn certificate(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let [certificate, key] = ["crt", "key"].map(|end| folder.join(format!("{name}.{end}")));
+    std::fs::write(&certificate, made.cert.pem()).expect("a file");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
+    (certificate, key)
+}
+
+#[test]
+fn spans_are_sent_over_tls_to_a_collector_that_the_configured_ca_vouches_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (trusted, key) = certificate(folder.path(), "trusted");
+    let (other, _) = certificate(folder.path(), "other");
+    let collector = Collector::start_tls(&trusted, &key);
+    for (protocol, endpoint) in [("http", &collector.http), ("grpc", &collector.grpc)] {
+        let ask = |ca: &Path, user: &str| {
+            let service = RunningService::start(&format!(
+                "{RULES}traces: {{endpoint: '{endpoint}', protocol: {protocol}, sample_ratio: 1.0, ca: '{}'}}\n",
+                ca.display()
+            ));
+            let url = format!("{}/rate-limit/allow", service.http);
+            post(&url, &[], &json!({ "userId": user, "modelId": "m" }));
+            service
+        };
+        let _service = ask(&trusted, "u1");
+        let of_protocol = |spans: &collector::SpanTree| {
+            spans.iter().filter(|span| span["protocol"] == protocol).count()
+        };
+        assert_eq!(of_protocol(&collector.wait_for(|spans| of_protocol(spans) >= 3)), 3);
+
+        let refused = ask(&other, "u2");
+        let dropped = r#"sluicegate_trace_spans_dropped_total{reason="export_failed"} 3"#;
+        let metrics = format!("{}/metrics", refused.admin);
+        eventually(|| get(&metrics).1.lines().any(|line| line == dropped));
+        assert_eq!(of_protocol(&collector.wait_for(|_| true)), 3, "sent to an unknown server");
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 """A collector of traces: receives OTLP over HTTP and gRPC and prints each span as a line of JSON.
 
-The first line has the ports. With the argument `call ADDRESS METHOD TRACEPARENT MESSAGE` it is a
+The first line has the ports. The arguments `tls CERTIFICATE KEY` name files for TLS. With the argument `call ADDRESS METHOD TRACEPARENT MESSAGE` it is a
 client instead: it sends a message, in hexadecimal, to a gRPC method.
 """
 
 import http.server
 import json
+import ssl
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -83,12 +84,20 @@ class OverHttp(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def serve():
+def serve(certificate=None, key=None):
     over_http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), OverHttp)
-    threading.Thread(target=over_http.serve_forever, daemon=True).start()
     over_grpc = grpc.server(ThreadPoolExecutor(max_workers=4))
     stubs.add_TraceServiceServicer_to_server(OverGrpc(), over_grpc)
-    port = over_grpc.add_insecure_port("127.0.0.1:0")
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        over_http.socket = context.wrap_socket(over_http.socket, server_side=True)
+        with open(key, "rb") as key_file, open(certificate, "rb") as certificate_file:
+            pair = (key_file.read(), certificate_file.read())
+        port = over_grpc.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    else:
+        port = over_grpc.add_insecure_port("127.0.0.1:0")
+    threading.Thread(target=over_http.serve_forever, daemon=True).start()
     over_grpc.start()
     show({"http": over_http.server_port, "grpc": port})
     # The parent closes standard input when it ends.
@@ -104,4 +113,4 @@ def call(address, method, traceparent, message):
 if len(sys.argv) > 1 and sys.argv[1] == "call":
     call(*sys.argv[2:])
 else:
-    serve()
+    serve(*sys.argv[2:])

@@ -144,7 +144,8 @@ impl DenialMode {
                 "status=403" => Self::Status(StatusCode::FORBIDDEN),
                 "status=200" => Self::Body,
                 _ => {
-                    let right = "write ?status=429, ?status=403 or nothing";
+                    let right = "unknown parameter: write status=429 or status=403, or for a booking \
+                                 lead=20ms";
                     return Err(Problem::field(pair.split('=').next().unwrap_or(pair), right));
                 }
             };

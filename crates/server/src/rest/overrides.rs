@@ -75,7 +75,10 @@ async fn remove(
     let Parameters(Removal { reason }) =
         parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
     let Ok(Path(id)) = id else {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown override id"));
+        return Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "unknown override id: `sluicegate override list` shows all",
+        ));
     };
     overrides.remove(&id, caller.name(), &reason).await?;
     Ok(json(serde_json::json!({ "removed": id }).to_string()))

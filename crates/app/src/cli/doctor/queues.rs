@@ -20,9 +20,9 @@ pub(super) async fn check(config: &Config, options: &QueueOptions) -> Vec<Findin
         QueueBroker::Embedded { path } => {
             if !path.exists() {
                 // Opening it would create it.
-                let words = format!("{} does not exist yet", path.display());
-                let remedy = "start the service with --create once";
-                return vec![Finding::warning("queue", words, remedy)];
+                let words =
+                    format!("{} does not exist yet: the service creates it", path.display());
+                return vec![Finding::ok("queue", words)];
             }
             ("embedded", "check that this user may read and write queue.path")
         }

@@ -37,8 +37,8 @@ Examples:
   sluicegate verify --losses 1 *.log      accept that the store lost its counters once per window
   sluicegate verify --json *.log          print the result as one JSON object
 
-Pass the logs of all nodes that share a Redis store together. Nodes with a memory store are checked
-one by one.
+Pass the logs of all nodes that share a Redis store together. A memory store counts for one process:
+pass the log of each process alone, also those before and after a restart.
 
 How usage is counted:
   settled request    the actual cost, but at most the admitted amount
@@ -103,7 +103,10 @@ impl Verify {
             }
         }
         if logs.stats.decisions == 0 {
-            bail!("no decisions found in the log: is log.format set to json?");
+            bail!(
+                "no decisions found: pass the standard output of `sluicegate serve`, in JSON \
+                 (log.format), not its log on standard error"
+            );
         }
         let outcome = ledger.finish()?;
         let doubts = report::doubts(&outcome, &logs);

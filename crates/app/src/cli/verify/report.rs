@@ -117,6 +117,14 @@ pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
     for position in &logs.stats.torn {
         notes.push(format!("{}: the line is cut off", logs.name(*position)));
     }
+    let processes = logs.processes.iter().count();
+    let fails = |row: &Row| row.found.exceeded.is_some() || row.found.unsettled.is_some();
+    if processes > 1 && outcome.rows.iter().any(fails) {
+        notes.push(format!(
+            "the lines are of {processes} processes: with a memory store, check the log of each alone, \
+             because each counts by itself"
+        ));
+    }
     if outcome.by_node > 0 {
         notes.push(format!(
             "{} decided by nodes on their own while the store did not respond; together with those \

@@ -34,8 +34,8 @@ pub struct AllowResponse {
     pub scope_hit: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "5")]
     pub scopes: ::prost::alloc::vec::Vec<ScopeStatus>,
-    /// Reason of a denial: HIT_<rule>_LIMIT, EXCEEDS_<rule>_LIMIT, BANNED, UPSTREAM_CLOSED,
-    /// STORE_FULL, STORE_UNAVAILABLE or STORE_LOST_MEMORY.
+    /// Reason of a denial: HIT_<rule>_LIMIT or the `reason` of the rule, EXCEEDS_<rule>_LIMIT, BANNED,
+    /// UPSTREAM_CLOSED, STORE_FULL, STORE_UNAVAILABLE or STORE_LOST_MEMORY.
     #[prost(string, tag = "6")]
     pub reason: ::prost::alloc::string::String,
     /// Names the admission in Settle, Release, Renew and Cancel. Empty if none of the rules that apply
