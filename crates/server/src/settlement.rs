@@ -1,11 +1,11 @@
 //! [`Settlement`]: the result of settling an admission, with the duration and cost of its work for
 //! the answer.
 
-use sluicegate_core::store::EndResult;
+use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Money, Span};
 
 use crate::cost::StatedCost;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, RefusalKind};
 use crate::service::Service;
 use crate::ticket::Ticket;
 
@@ -34,7 +34,13 @@ pub(crate) async fn settle(
     stated: &StatedCost,
 ) -> Result<Settlement, Refusal> {
     let cost = ticket.cost(stated, service.limiter().rules().prices())?;
-    let ended = service.settle(&ticket.handle, &cost).await?;
+    let ended = service.settle(&ticket.handle, &cost).await.map_err(|error| match error {
+        Error::Conflict => {
+            let detail = "this admission was settled before, with another cost: that cost stays";
+            Refusal::new(RefusalKind::Conflict, detail)
+        }
+        other => other.into(),
+    })?;
     Ok(Settlement::new(ticket, stated, cost.money, ended))
 }
 

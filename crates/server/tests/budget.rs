@@ -179,7 +179,9 @@ async fn settled_twice_is_once_and_settled_differently_is_a_conflict() {
     let settle = |usd: &str| json!({ "handle": held["handle"], "cost": { "usd": usd } });
     assert_eq!(api.ok("/v1/settle", settle("0.25")).await["replayed"], false);
     assert_eq!(api.ok("/v1/settle", settle("0.25")).await["replayed"], true);
-    assert_eq!(api.refused("/v1/settle", settle("0.26")).await.0, StatusCode::CONFLICT);
+    let (status, _, text) = api.post("/v1/settle", &settle("0.26")).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert!(text.contains("was settled before, with another cost"), "{text}");
     assert_eq!(api.used().await, [json!(0.25)]);
 }
 

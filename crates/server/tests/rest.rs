@@ -285,7 +285,7 @@ async fn wrong_types_sizes_paths_and_methods_are_problems() {
 async fn native_mistakes_name_their_path() {
     let api = Api::defaults();
     for (body, expected) in [
-        (json!({}), "missing field `dimensions`"),
+        (json!({}), "dimensions: is missing"),
         (json!({ "dimensions": { "userId": 1 } }), "dimensions.userId: "),
         (json!({ "dimensions": ann(), "colour": "red" }), "unknown field `colour`"),
         (json!({ "dimensions": ann(), "cost": { "inputTokens": -1 } }), "cost.inputTokens: "),

@@ -14,7 +14,7 @@ use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, Wa
 use super::print_error;
 use super::query::percent_encode;
 use super::queue::block_on;
-use super::remote::{AccessArgs, Remote, display, items};
+use super::remote::{AccessArgs, CallRejected, Remote, display, items};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -95,14 +95,14 @@ impl WhyArgs {
         let providers = remote.get("/v1/providers").unwrap_or_default();
         // Those that only clients of the queue API use are in no configuration.
         let of_clients = remote.get("/v1/queues").unwrap_or_default();
-        let mut found = Vec::new();
+        let (mut found, mut unseen) = (Vec::new(), None);
         match remote.get(&format!("/v1/jobs/{}", percent_encode(&job))) {
             Ok(seen) => {
                 let words = describe_state(&seen, &providers, now);
                 found.push(JobLocation { words, value: seen });
             }
             // The queues can still be searched.
-            Err(problem) => print_error(&format!("{problem:#}")),
+            Err(problem) => unseen = Some(problem),
         }
         let is_browsable = config.queue.as_ref().is_none_or(|queue| {
             matches!(queue.broker, QueueBroker::Embedded { .. } | QueueBroker::ServiceBus { .. })
@@ -112,6 +112,11 @@ impl WhyArgs {
                 let config_file = config_file.as_deref();
                 let job_search = JobSearch { job: &job, now, providers: &providers, config_file };
                 job_search.run(&config, &of_clients, &mut found).await?;
+            }
+            // That the process has not seen the job is no news if a queue has it.
+            let is_answer = |problem: &anyhow::Error| problem.is::<CallRejected>();
+            if let Some(problem) = unseen.filter(|it| found.is_empty() || !is_answer(it)) {
+                print_error(&format!("{problem:#}"));
             }
             let values = found.iter().map(|found| found.value.clone()).collect();
             remote.show(&Value::Array(values), |_| match found.is_empty() {
@@ -235,7 +240,8 @@ impl JobSearch<'_> {
                 let why = match provider {
                     _ if booked => "booked start time",
                     _ if meta.attempt > 0 => "next attempt",
-                    Some(_) => "provider's limit",
+                    Some(_) if meta.deferrals > 0 => "provider's limit",
+                    Some(_) => "delay, which its sender or the dispatcher set,",
                     None => "delay",
                 };
                 let words = format!("waiting for its {why} until {}", at(until, now));

@@ -97,10 +97,16 @@ pub(crate) fn shaped<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
+        let text = without_place(&inner);
+        let missing = text.strip_prefix("missing field `").and_then(|name| name.strip_suffix('`'));
+        if let Some(name) = missing {
+            let field = if path == "." { name.to_owned() } else { format!("{path}.{name}") };
+            return Problem::field(field, "is missing");
+        }
         match path.as_str() {
             "." => syntax(inner),
             _ if inner.is_syntax() || inner.is_eof() => syntax(inner),
-            _ => Problem::field(path, without_place(&inner)),
+            _ => Problem::field(path, text),
         }
     })?;
     json.end().map_err(syntax)?;
