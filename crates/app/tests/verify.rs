@@ -197,7 +197,7 @@ fn other_lines_are_skipped_and_malformed_ones_reported() {
     log.push_str(&admit(2, "K:u1#requests", r#""many/s""#, 1, ""));
     let expected = r#"
 warning: 1.log:6: EOF while parsing a string at line 1 column 19
-warning: 1.log:7: "many" is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h
+warning: 1.log:7: "many" is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h, or dollars as in 5.00 USD/day
 skipped: 3 lines that are not decision log entries
 error: not proven: 2 admissions on 1 counter under 1 limit: 2 lines malformed
 "#;

@@ -18,11 +18,13 @@ pub enum LimitError {
     Form(String),
     /// The amount is not a whole number.
     #[error(
-        "{0:?} is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h"
+        "{0:?} is not an amount: write a whole number from 1 to 9007199254740991, such as 100/h, or dollars as in 5.00 USD/day"
     )]
     Amount(String),
     /// A rate of zero.
-    #[error("a limit of 0 admits nothing: write at least 1, or 0 alone for a ban")]
+    #[error(
+        "a limit of 0 admits nothing, nor does a burst of 0: write at least 1, or 0 alone for a ban"
+    )]
     Zero,
     /// Not an amount of money.
     #[error(transparent)]
@@ -33,7 +35,7 @@ pub enum LimitError {
     )]
     Unit(String),
     /// Not a time span.
-    #[error("window: {0}")]
+    #[error("window: {0}; a month is written as 100/calendar month")]
     Window(#[from] SpanError),
     /// The window is too short or too long.
     #[error("a window of {0} is not supported: write 1ms to 366d, such as 100/h")]
@@ -330,7 +332,10 @@ mod tests {
             ("5/calendar day UTC exact", "is not a shape"),
             ("5/h lumpy", "is not a shape"),
             ("5/h burst", "is not a shape"),
-            ("5/h burst 0", "a limit of 0 admits nothing"),
+            ("5/h burst 0", "nor does a burst of 0"),
+            ("5USD/day", "or dollars as in 5.00 USD/day"),
+            ("$5/day", "or dollars as in 5.00 USD/day"),
+            ("5/month", "a month is written as 100/calendar month"),
             ("5/h burst 3 4", "is not a shape"),
             ("5 tokens/h exact", "exact is only for requests, not for tokens"),
             ("20000000/s burst 5", "more than 10,000,000 requests a second"),
