@@ -323,7 +323,7 @@ fn check_names(meaning: &Override, rules: &Ruleset) -> Result<(), Refusal> {
             && let Some(meant) = known.iter().find(is_misspelled)
         {
             let right = format!("unknown dimension: did you mean {meant}?");
-            return Err(Refusal::field(format!("when.{name}"), right));
+            return Err(Refusal::field(format!("when.{name}"), right).into_conflict());
         }
     }
     Ok(())
@@ -348,7 +348,7 @@ fn check_units(meaning: &Override, rules: &Ruleset) -> Result<(), Refusal> {
          \"{lost}\"",
         lost.unit()
     );
-    Err(Refusal::field("limit", right))
+    Err(Refusal::field("limit", right).into_conflict())
 }
 
 /// Converts an error of the override store, which has fewer kinds of errors than a store.

@@ -55,6 +55,12 @@ impl Refusal {
         Self { field: Some(field.into()), ..Self::invalid(detail) }
     }
 
+    /// Makes it a conflict: the request is valid, but does not fit the state of the service.
+    #[must_use]
+    pub(crate) fn into_conflict(self) -> Self {
+        Self { kind: RefusalKind::Conflict, ..self }
+    }
+
     /// Prefixes the field with the path of the enclosing value.
     #[must_use]
     pub fn inside(self, place: &str) -> Self {
