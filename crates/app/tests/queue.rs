@@ -73,7 +73,7 @@ fn messages_are_sent_counted_peeked_at_and_purged() {
     assert_eq!(peeked.lines().count(), 2);
     let (code, _, said) = shell.run(&["queue", "purge", "jobs"]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("has 2 messages, delayed ones included: add --yes"), "{said}");
+    assert!(said.contains("has 1 ready and 1 delayed messages: add --yes"), "{said}");
     assert_eq!(shell.says(&["queue", "purge", "jobs", "--yes"]), "2 messages deleted\n");
     assert_eq!(shell.run(&["queue", "peek", "jobs"]).0, Some(1), "nothing to see");
     let size =

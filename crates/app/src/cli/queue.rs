@@ -162,17 +162,20 @@ impl QueueCommand {
                 QueueAction::Purge { queue: name, yes } => {
                     let queue = queues.queue(&name, missing).await?;
                     if !yes {
-                        let count = match queue.capabilities().depth {
-                            true => {
-                                let depth = queue.depth().await?;
-                                (depth.ready + depth.delayed.unwrap_or(0)).to_string()
-                            }
-                            false => "an unknown number of".to_owned(),
+                        let known = match queue.capabilities().depth {
+                            true => Some(queue.depth().await?),
+                            false => None,
                         };
-                        bail!(
-                            "queue {name} has {count} messages, delayed ones included: add --yes to \
-                             delete all of them"
-                        );
+                        let count = match known {
+                            Some(Depth { ready, delayed: Some(delayed), .. }) => {
+                                format!("{ready} ready and {delayed} delayed messages")
+                            }
+                            Some(Depth { ready, delayed: None, .. }) => {
+                                format!("{ready} ready and an unknown number of delayed messages")
+                            }
+                            None => "an unknown number of messages".to_owned(),
+                        };
+                        bail!("queue {name} has {count}: add --yes to delete all of them");
                     }
                     match queue.purge().await? {
                         Some(purged) => print(&format!("{purged} messages deleted")),
