@@ -28,6 +28,7 @@ pub mod reservation_store;
 pub mod rule;
 pub mod ruleset;
 pub mod store;
+pub mod store_clock;
 pub mod time;
 
 pub use decision::Decision;

@@ -174,18 +174,20 @@ impl Pacer {
         self.pacing(work).lead
     }
 
-    /// Returns the window of work that was asked for at `asked` and answered at `received`.
-    fn window(
-        &self,
-        plan: &Plan<'_>,
-        (asked, received): (Timestamp, Timestamp),
-        until_start: Span,
-        until_end: Span,
-    ) -> StartWindow {
+    /// Returns the window of work that starts in `[start, end]` by the clock of the store, or `None`
+    /// if it is too late for it. The answer with these times has been learned.
+    fn window(&self, plan: &Plan<'_>, start: Timestamp, end: Timestamp) -> Option<StartWindow> {
         let own = OwnStart::of_plan(&self.own_starts, plan);
         self.round_trips
             .set_late_max(own.as_ref().map(OwnStart::tight_interval).unwrap_or_default());
-        StartWindow::of_answer((asked, received), until_start, until_end).spaced(own)
+        let (opens, closes) = self.round_trips.interval(start, end)?;
+        Some(StartWindow::between(opens, closes).spaced(own))
+    }
+
+    /// Returns the first time of this node's clock at which work that was booked at `at` may start,
+    /// both `at` and `start` by the clock of the store.
+    fn node_time(&self, asked: Timestamp, at: Timestamp, start: Timestamp) -> Timestamp {
+        self.round_trips.earliest(start).unwrap_or_else(|| asked + start.since(at))
     }
 
     /// Returns the lead and the slack of the next booking.
@@ -255,7 +257,7 @@ impl Pacer {
             let received = self.service.now();
             work.observe(answer);
             if answer.outage().is_none() && !matches!(answer.decision(), Decision::Closed(_)) {
-                self.answered(asked, received);
+                self.answered(asked, decided_at(answer), received);
             }
             let allow = match answer.decision() {
                 Decision::Allow(allow) => allow,
@@ -263,16 +265,15 @@ impl Pacer {
             };
             let plan = answer.plan();
             let handle = plan.needs_record().then(|| plan.handle());
-            let until_start = allow.start.since(allow.at);
-            if !paced || answer.outage().is_some() {
-                let window = StartWindow::from(received + until_start);
-                return Received::Turn(Turn::Go(work.admitted(answer, handle), window));
-            }
-            let until_end = (allow.start + plan.slack).since(allow.at);
-            let window = self.window(plan, (asked, received), until_start, until_end);
-            match handle {
-                Some(handle) if window.is_empty() => Received::TooLate(handle),
-                handle => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
+            let window = if !paced || answer.outage().is_some() || plan.charges().is_empty() {
+                Some(StartWindow::from(received + allow.start.since(allow.at)))
+            } else {
+                self.window(plan, allow.start, allow.start + plan.slack)
+            };
+            match window {
+                Some(window) => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
+                // Paced work always has a record, so there is something to give back.
+                None => Received::TooLate(plan.handle()),
             }
         });
         received.await
@@ -316,12 +317,12 @@ impl Pacer {
         let asked = self.service.now();
         let query = [query];
         let booked = self.service.decide(&query, DecisionMode::Book, |answer| {
-            self.answered(asked, self.service.now());
+            self.answered(asked, decided_at(answer), self.service.now());
             self.slack.store(answer.plan().slack.as_micros(), Ordering::Relaxed);
             match answer.decision() {
                 Decision::Allow(allow) => Turn::Booked(Booking {
                     id,
-                    start: asked + allow.start.since(allow.at),
+                    start: self.node_time(asked, allow.at, allow.start),
                     handle: answer.plan().handle(),
                 }),
                 _ => refused(work, answer),
@@ -343,24 +344,25 @@ impl Pacer {
             query.pacing = Some(Pacing { lead: pacing.lead + early, ..pacing });
             let asked = self.service.now();
             let claimed = self.service.claim(&query, claimant, |rules, plan, claim| {
-                let received = self.service.now();
-                self.answered(asked, received);
+                let at = match &claim {
+                    Claim::Go { allow, .. } => Some(allow.at),
+                    Claim::Early { at, .. } | Claim::Rebooked { at, .. } => Some(*at),
+                    Claim::Deny(_) | Claim::Spent | Claim::Never(_) => None,
+                };
+                self.answered(asked, at, self.service.now());
                 match claim {
                     Claim::Go { allow, good_until } => {
-                        let (until_start, until_end) =
-                            (allow.start.since(allow.at), good_until.since(allow.at));
-                        let window = self.window(plan, (asked, received), until_start, until_end);
                         // Of the current plan: a reload may have moved the booking.
                         let handle = plan.handle().claimed_by(claimant);
-                        if window.is_empty() {
+                        let Some(window) = self.window(plan, allow.start, good_until) else {
                             return Received::TooLate(handle);
-                        }
+                        };
                         let decision = Decision::Allow(allow);
                         let answer = Answer::new(rules, plan, &decision);
                         Received::Turn(Turn::Go(work.admitted(&answer, Some(handle)), window))
                     }
                     Claim::Early { at, start } | Claim::Rebooked { at, start } => {
-                        let start = asked + start.since(at);
+                        let start = self.node_time(asked, at, start);
                         let handle = plan.handle();
                         Received::Turn(Turn::Booked(Booking { id, start, handle }))
                     }
@@ -457,10 +459,10 @@ impl Pacer {
         }
     }
 
-    fn answered(&self, asked: Timestamp, received: Timestamp) {
+    fn answered(&self, asked: Timestamp, at: Option<Timestamp>, received: Timestamp) {
         self.has_answered();
         self.is_away.store(false, Ordering::Relaxed);
-        self.round_trips.answered_in(received.since(asked));
+        self.round_trips.answered(asked, at, received);
     }
 
     /// Returns true if the store did not answer the last question.
@@ -483,6 +485,15 @@ impl Pacer {
             warn!(name = self.name, %error, "the limits could not be checked");
         }
         Turn::Unanswered(UNANSWERED)
+    }
+}
+
+/// Returns the time of an admission by the clock of the store. Other decisions may have been made by
+/// this node, by its own clock.
+fn decided_at(answer: &Answer<'_, '_>) -> Option<Timestamp> {
+    match answer.decision() {
+        Decision::Allow(allow) if !answer.plan().charges().is_empty() => Some(allow.at),
+        _ => None,
     }
 }
 

@@ -1,10 +1,12 @@
-//! [`RoundTrips`]: measures how long the store takes to answer, and derives lead and slack.
+//! [`RoundTrips`]: measures how long the store takes to answer and what its clock shows, and derives
+//! lead and slack.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::query::Pacing;
-use sluicegate_core::time::Span;
+use sluicegate_core::store_clock::StoreClock;
+use sluicegate_core::time::{Span, Timestamp};
 
 /// Number of measurements that are remembered.
 const SAMPLES: usize = 128;
@@ -18,8 +20,8 @@ const WAKE_UP: Span = Span::from_millis(3);
 /// Shortest slack: a shorter one saves less than 1 % of a limit per second.
 const SLACK_MIN: Span = Span::from_millis(10);
 
-/// Measurements of the round trips to the store, and of how late work starts after its window has
-/// opened.
+/// Measurements of the round trips to the store, of its clock, and of how late work starts after
+/// its window has opened.
 #[derive(Debug, Default)]
 pub struct RoundTrips(Mutex<Samples>);
 
@@ -27,6 +29,9 @@ pub struct RoundTrips(Mutex<Samples>);
 struct Samples {
     trips: Ring,
     late: Ring,
+    clock: StoreClock,
+    /// Distances between the bounds of the store's clock.
+    uncertainties: Ring,
     /// Largest lateness that the slack covers, if it is more than the shortest slack.
     late_max: Span,
 }
@@ -36,9 +41,30 @@ struct Samples {
 struct Ring(VecDeque<Span>);
 
 impl RoundTrips {
-    /// Adds the time from a question to its answer.
-    pub fn answered_in(&self, span: Span) {
-        self.lock().trips.add(span);
+    /// Adds the times of a question and of its answer, and the time of the decision by the clock of
+    /// the store, if the store made one.
+    pub fn answered(&self, asked: Timestamp, at: Option<Timestamp>, received: Timestamp) {
+        let samples = &mut *self.lock();
+        samples.trips.add(received.since(asked));
+        if let Some(at) = at {
+            samples.clock.learn(asked, at, received);
+            samples.uncertainties.add(samples.clock.uncertainty().unwrap_or_default());
+        }
+    }
+
+    /// Returns the interval of this node's clock that surely lies in `[start, end]` by the clock of
+    /// the store, or `None` if there is none.
+    pub(crate) fn interval(
+        &self,
+        start: Timestamp,
+        end: Timestamp,
+    ) -> Option<(Timestamp, Timestamp)> {
+        self.lock().clock.interval(start, end)
+    }
+
+    /// Returns the first time of this node's clock at which the store's clock may show `start`.
+    pub(crate) fn earliest(&self, start: Timestamp) -> Option<Timestamp> {
+        self.lock().clock.earliest(start)
     }
 
     /// Adds the time from the opening of a window to the start of its work.
@@ -62,14 +88,16 @@ impl RoundTrips {
     /// Returns the times that the next question should ask for.
     ///
     /// The lead is a long round trip, so that nearly all answers come before the start. The slack
-    /// also covers the time that work needs to start.
+    /// covers what is not known about the clock of the store, about a short round trip, and the time
+    /// that work needs to start.
     pub fn pacing(&self) -> Pacing {
         let samples = self.lock();
         let trip = samples.trips.long().unwrap_or(ASSUMED);
+        let uncertainty = samples.uncertainties.long().unwrap_or(ASSUMED);
         let late_max = samples.late_max.max(SLACK_MIN);
         let late = samples.late.long().unwrap_or_default().min(late_max);
-        let lead = trip + WAKE_UP;
-        Pacing { lead, slack: (lead + late).max(SLACK_MIN), owner: None }
+        let slack = (uncertainty + WAKE_UP + late).max(SLACK_MIN);
+        Pacing { lead: trip + WAKE_UP, slack, owner: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Samples> {
@@ -104,38 +132,56 @@ mod tests {
         Span::from_millis(millis)
     }
 
-    fn slack(trips: impl IntoIterator<Item = u64>) -> Span {
+    /// Measures round trips of these lengths, a second apart, and returns lead and slack in
+    /// milliseconds.
+    fn pacing(trips: impl IntoIterator<Item = u64>) -> (u64, u64) {
         let round_trips = RoundTrips::default();
-        trips.into_iter().for_each(|trip| round_trips.answered_in(ms(trip)));
-        round_trips.pacing().slack
+        for (number, trip) in trips.into_iter().enumerate() {
+            let asked = Timestamp::from_secs(1_000 + number as u64);
+            let decided = asked + ms(trip / 2);
+            round_trips.answered(asked, Some(decided), asked + ms(trip));
+        }
+        let Pacing { lead, slack, .. } = round_trips.pacing();
+        (lead.as_micros() / 1_000, slack.as_micros() / 1_000)
     }
 
     #[test]
-    fn slack_follows_the_round_trip() {
-        assert_eq!(slack([]), ms(53), "unknown");
-        assert_eq!(slack([0; 9]), ms(10), "a store in the same process");
-        assert_eq!(slack([16; 9]), ms(19));
-        assert_eq!(slack([50; 200]), ms(53));
+    fn lead_and_slack_follow_the_round_trip() {
+        assert_eq!(pacing([]), (53, 53), "unknown");
+        assert_eq!(pacing([0; 9]), (3, 10), "a store in the same process");
+        assert_eq!(pacing([16; 9]), (19, 19));
+        assert_eq!(pacing([50; 200]), (53, 53));
     }
 
     #[test]
     fn a_lost_packet_is_no_round_trip_and_a_new_distance_is_learned() {
-        assert_eq!(slack([10, 10, 500, 10, 10]), ms(13));
-        assert_eq!(slack([10, 500, 500, 500, 10, 10, 10, 10]), ms(43), "bounded by the middle");
-        assert_eq!(slack((0..128).map(|_| 2).chain((0..128).map(|_| 30))), ms(33));
+        assert_eq!(pacing([10, 10, 500, 10, 10]), (13, 13));
+        assert_eq!(pacing([10, 500, 500, 500, 10, 10, 10, 10]).0, 43, "bounded by the middle");
+        assert_eq!(pacing((0..128).map(|_| 2).chain((0..128).map(|_| 30))), (33, 33));
+    }
+
+    #[test]
+    fn a_network_with_changing_delays_needs_more_lead_and_hardly_more_slack() {
+        let (lead, slack) = pacing((0..200).map(|number| [10, 14, 30, 11, 25][number % 5]));
+        assert_eq!(lead, 33);
+        assert!((13..=23).contains(&slack), "{slack}");
     }
 
     #[test]
     fn a_node_that_starts_late_gets_more_slack_and_no_more_lead() {
         let round_trips = RoundTrips::default();
-        round_trips.answered_in(ms(10));
-        round_trips.started_after(ms(4));
-        assert_eq!(round_trips.pacing(), Pacing { lead: ms(13), slack: ms(17), owner: None });
+        let asked = Timestamp::from_secs(1_000);
+        round_trips.answered(asked, None, asked + ms(10));
+        assert_eq!(round_trips.pacing(), Pacing { lead: ms(13), slack: ms(53), owner: None });
+        round_trips.answered(asked, Some(asked), asked);
+        let slack = || round_trips.pacing().slack;
+        round_trips.started_after(ms(9));
+        assert_eq!((round_trips.pacing().lead, slack()), (ms(13), ms(12)));
         round_trips.started_after(ms(400));
         round_trips.started_after(ms(400));
-        assert_eq!(round_trips.pacing().slack, ms(23));
+        assert_eq!(slack(), ms(13));
         // A bucket without room lets the lateness add up.
         round_trips.set_late_max(ms(40));
-        assert_eq!(round_trips.pacing().slack, ms(53));
+        assert_eq!(slack(), ms(43));
     }
 }

@@ -8,11 +8,10 @@ use crate::own_starts::OwnStart;
 
 /// The interval in which work may start, by the monotonic clock of this node.
 ///
-/// The store admits work for `[start, start + slack]` by its own clock, which this node does not
-/// know. The node knows when it asked and when it received the answer, and the store decided in
-/// between. So a start that is counted from the answer is never too early, and an end that is
-/// counted from the question is never too late. What is between them is the slack without the round
-/// trip.
+/// The store admits work for `[start, start + slack]` by its own clock, of which this node knows
+/// only bounds (`StoreClock` in core). The window is the part of the interval that is right for every
+/// time between these bounds: the slack without the distance between them, which is about the
+/// shortest of the last round trips.
 ///
 /// Work that is booked for this node also keeps its distance from the last real start here: see
 /// [`StartWindow::start`].
@@ -35,15 +34,9 @@ pub enum StartAttempt {
 }
 
 impl StartWindow {
-    /// Creates the window of an answer that was asked for at `asked` and received at `received`.
-    /// `until_start` and `until_end` are the times from the decision to the start and to the end of
-    /// its slack.
-    pub fn of_answer(
-        (asked, received): (Timestamp, Timestamp),
-        until_start: Span,
-        until_end: Span,
-    ) -> Self {
-        Self { opens: received + until_start, closes: asked + until_end, own: None }
+    /// Creates the window between two times of this node's clock.
+    pub const fn between(opens: Timestamp, closes: Timestamp) -> Self {
+        Self { opens, closes, own: None }
     }
 
     /// Returns the window of work that may start at any time from `now` on: its limits are not kept
@@ -55,11 +48,6 @@ impl StartWindow {
     /// Returns the window of work that this pacer spaces by itself.
     pub(crate) fn spaced(self, own: Option<OwnStart>) -> Self {
         Self { own, ..self }
-    }
-
-    /// Returns true if the round trip took longer than the slack, so that no time is left.
-    pub fn is_empty(&self) -> bool {
-        self.opens > self.closes
     }
 
     /// Returns true if it is too late to start.
@@ -103,26 +91,5 @@ impl StartWindow {
                 StartAttempt::Wait(span) => sleep(span.into()).await,
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(millis: u64) -> Timestamp {
-        Timestamp::from_millis(1_000_000 + millis)
-    }
-
-    #[test]
-    fn a_window_is_the_slack_without_the_round_trip() {
-        let (start, end) = (Span::from_millis(30), Span::from_millis(50));
-        // Asked at 0, decided at 4, received at 12: the true interval is [34, 54].
-        let window = StartWindow::of_answer((at(0), at(12)), start, end);
-        assert_eq!((window.opens, window.closes), (at(42), at(50)));
-        assert_eq!(window.wait(at(12)), Span::from_millis(30));
-        assert!(!window.is_over(at(50)) && window.is_over(at(51)));
-        assert!(!window.is_empty());
-        assert!(StartWindow::of_answer((at(0), at(21)), start, end).is_empty());
     }
 }

@@ -23,6 +23,10 @@ pub struct Network {
     pub round_trip: Span,
     /// Largest time by which each direction is slower than that.
     pub jitter: Span,
+    /// Packets in a thousand that take longer by `delay`.
+    pub delayed_per_mille: u64,
+    /// Time by which these packets take longer.
+    pub delay: Span,
     /// Lost packets in a thousand.
     pub lost_per_mille: u64,
 }
@@ -61,8 +65,10 @@ impl<S> DistantStore<S> {
                     let jitter = link.rng.between(0, self.network.jitter.as_micros());
                     let lost = link.rng.chance(self.network.lost_per_mille);
                     let lost = if lost { RETRANSMISSION } else { Span::ZERO };
+                    let delayed = link.rng.chance(self.network.delayed_per_mille);
+                    let delayed = if delayed { self.network.delay } else { Span::ZERO };
                     let half = self.network.round_trip.as_micros() / 2;
-                    let delay = Span::from_micros(half + jitter) + lost;
+                    let delay = Span::from_micros(half + jitter) + lost + delayed;
                     link.packets[direction] = Some((now, delay));
                     delay
                 }

@@ -20,7 +20,8 @@
 //! detect bugs.
 //!
 //! Not simulated, because no exact invariants hold: a failover that loses writes, and clocks that
-//! jump or run at different speeds. The simulated clocks differ by a constant.
+//! jump. The simulated clocks differ by a constant; in [`booking`] that of the store also runs up to
+//! 0.1 % faster or slower.
 
 pub mod booking;
 pub mod cross_slot;

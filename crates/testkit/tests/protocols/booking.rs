@@ -29,6 +29,8 @@ crate::protocol! {
     a_go_that_is_used_long_after_is_found: StaleGo breaks "B1";
     a_holder_that_goes_before_its_start_is_found: GoesBeforeStart breaks "B1";
     a_start_that_is_counted_from_the_question_is_found: StartCountedFromSent breaks "B1";
+    a_decision_that_is_taken_for_the_middle_of_its_round_trip_is_found: DecidedInTheMiddle breaks "B1";
+    a_clock_that_drifts_faster_than_assumed_is_found: FastDrift breaks "B1";
     an_early_claim_that_ignores_a_gate_is_found: EarlyClaimIgnoresGate breaks "B5";
     a_bucket_that_gives_back_beside_later_bookings_is_found: BucketForgetsLater breaks "B1";
     a_bucket_that_gives_back_twice_is_found: BucketForgetsGivenBack breaks "B1";

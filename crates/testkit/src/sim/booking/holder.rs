@@ -1,5 +1,6 @@
 //! [`Holder`]: one delivery of a job to a worker, from booking to the start of its work.
 
+use sluicegate_core::store_clock::StoreClock;
 use sluicegate_core::{Id, Timestamp};
 
 use super::{BookingMistake, Event, Operation, Reply, Request, Sim};
@@ -124,11 +125,13 @@ impl Holder {
         None
     }
 
+    /// Handles a reply that was made at the time `at` of the store, whose clock has these bounds.
     pub(super) fn answer(
         &mut self,
         sim: &mut Sim,
         ask: Request,
-        answer: Reply,
+        (at, answer): (Timestamp, Reply),
+        clock: &StoreClock,
         own: Option<&mut Counter>,
     ) -> Option<StartTime> {
         if ask.exchange != self.exchange {
@@ -136,17 +139,29 @@ impl Holder {
         }
         match answer {
             Reply::Allow { at } => return self.go(StartTime::Acquired { at }),
-            Reply::Go { decided, opens_in, good_for } => {
-                let good_until_us = ask.sent_us + good_for.as_micros();
+            Reply::Go { decided, start, good_until } => {
                 let received_us = sim.now_us();
-                let opens_us = match self.mistake {
-                    Some(BookingMistake::GoesBeforeStart) => received_us,
-                    Some(BookingMistake::StartCountedFromSent) => {
-                        received_us.max(ask.sent_us + opens_in.as_micros())
+                let since_us = |from: u64, until: Timestamp| from + until.since(at).as_micros();
+                let middle_us = (ask.sent_us + received_us) / 2;
+                let known = clock.interval(start, good_until);
+                let known = known.map(|(opens, closes)| (opens.as_micros(), closes.as_micros()));
+                let interval = match (self.mistake, known) {
+                    (Some(BookingMistake::GoesBeforeStart), _) => {
+                        Some((received_us, since_us(ask.sent_us, good_until)))
                     }
-                    _ => received_us + opens_in.as_micros(),
+                    (Some(BookingMistake::StartCountedFromSent), _) => {
+                        Some((since_us(ask.sent_us, start), since_us(ask.sent_us, good_until)))
+                    }
+                    (Some(BookingMistake::DecidedInTheMiddle), _) => {
+                        Some((since_us(middle_us, start), since_us(middle_us, good_until)))
+                    }
+                    (Some(BookingMistake::StaleGo), None) => Some((received_us, received_us)),
+                    (_, known) => known,
                 };
-                return self.start(sim, decided, (opens_us, good_until_us), own);
+                match interval {
+                    Some(interval) => return self.start(sim, decided, interval, own),
+                    None => self.too_late(sim),
+                }
             }
             Reply::Spent if self.aim == Aim::Ahead => self.ask(sim, Operation::Cancel),
             Reply::Spent => self.claim_as_another(sim),

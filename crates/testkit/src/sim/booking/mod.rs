@@ -23,15 +23,18 @@
 //! | `Cancel` | id, claimant | the work is not wanted any more; this claimant has not started it |
 //! | `Allow` | at | charged at that time |
 //! | `Booked`, `Early`, `Rebooked` | wait | claim this long after the reply was made |
-//! | `Go` | opens in, good for | start when the first time has passed since the reply was *received*, if no more than the second has passed since the claim was *sent* |
+//! | `Go` | start, good until | start in this interval by the clock of the store |
 //! | `Spent` | | this claimant received `Go` before: if it did not start, it has to claim under a new claimant id |
 //! | `Deny` | | no start fits now, or inside the horizon: nothing is written |
 //! | `Claimed` | | the id was claimed before and can't be booked: claim it |
 //! | `Unknown` | | nothing is booked: book it |
 //! | `Gone` | | the booking was cancelled |
 //!
-//! Replies contain a *wait* and not a time: a worker whose clock is behind by more than the slack
-//! would otherwise always claim too late.
+//! A reply says how long to *wait*, and not until when: a worker whose clock is behind by more than
+//! the slack would otherwise always claim too late. Every reply also contains the time of the store
+//! at which it was made. From these times a node learns the bounds of the store's clock
+//! ([`StoreClock`]). The clocks of the store and of the nodes differ, and run at speeds that differ a
+//! little.
 //!
 //! # Records of the store, one per id
 //!
@@ -61,9 +64,9 @@
 //! | any | `Gone` | end |
 //!
 //! The work starts in [start, start + slack] by the clock of the store, although the holder does
-//! not know that clock: the reply was received after the store decided, so "opens in, from when it
-//! was received" is no earlier than the start; the claim was sent before the store decided, so "good
-//! for, from when it was sent" ends no later than the booking.
+//! not know that clock, only its bounds: a start by the lower bound is not too early, and one by the
+//! upper bound is not too late. All holders of a node share the bounds, and each reply narrows
+//! them, whatever the question was.
 //!
 //! # Invariants
 //!
@@ -80,6 +83,7 @@ mod holder;
 mod store;
 
 use sluicegate_core::algorithm::log::LogQuota;
+use sluicegate_core::store_clock::StoreClock;
 use sluicegate_core::{Id, Span, Timestamp};
 
 use super::counter::Counter;
@@ -123,6 +127,10 @@ pub enum BookingMistake {
     GoesBeforeStart,
     /// A holder counts the time until the start from the moment it sent the claim.
     StartCountedFromSent,
+    /// A holder assumes that the store decided in the middle of the round trip.
+    DecidedInTheMiddle,
+    /// The clock of the store drifts ten times as fast as a node assumes.
+    FastDrift,
     /// An early claim receives `Go` although the gate is closed at its start.
     EarlyClaimIgnoresGate,
     /// A holder waits for the start by its own clock.
@@ -155,8 +163,8 @@ enum Event {
     Deliver { job: u64, aim: Aim, owner: Option<usize> },
     /// A request reaches the store.
     Request(Request),
-    /// A reply reaches a holder.
-    Reply { ask: Request, answer: Reply },
+    /// A reply that the store made at this time of its clock reaches a holder.
+    Reply { ask: Request, at: Timestamp, answer: Reply },
     /// The timer of a holder is due.
     Due { holder: usize, exchange: u64 },
     /// The upstream asks for a pause of this length.
@@ -190,7 +198,7 @@ enum Reply {
     Booked { wait: Span },
     Early { wait: Span },
     Rebooked { wait: Span },
-    Go { decided: Timestamp, opens_in: Span, good_for: Span },
+    Go { decided: Timestamp, start: Timestamp, good_until: Timestamp },
     Spent,
     Deny,
     Claimed,
@@ -199,11 +207,30 @@ enum Reply {
     Cancelled,
 }
 
+/// The clock of the store: it is ahead of the true time, and runs a little faster or slower.
+struct DriftingClock {
+    ahead_us: u64,
+    /// Speed above that of a clock that is `slower_ppm` slower than the true time.
+    drift_ppm: u64,
+    slower_ppm: u64,
+}
+
+impl DriftingClock {
+    fn now(&self, sim: &Sim) -> Timestamp {
+        let passed_us = sim.now_us();
+        let gained_us = passed_us * self.drift_ppm / 1_000_000;
+        let lost_us = passed_us * self.slower_ppm / 1_000_000;
+        Timestamp::from_micros(passed_us + self.ahead_us + gained_us - lost_us)
+    }
+}
+
 struct Simulation {
     sim: Sim,
     faults: FaultRates,
     store: Store,
     holders: Vec<Holder>,
+    /// The store's clock, as each node knows it. Holder n is on node n modulo their number.
+    clocks: Vec<StoreClock>,
     /// The real starts of each owner under a bucket.
     owners: Vec<Counter>,
     check: Check,
@@ -228,7 +255,20 @@ impl Simulation {
         };
         let horizon = Span::from_millis(rng.between(300, 2_000));
         let lead = Span::from_millis(rng.between(0, 30));
-        let store = Store::new(counter, rng.between(0, 8_000), (horizon, lead), mistake);
+        // The owner of a bucket spaces its starts by its own clock, so there the drift of the clocks
+        // is not exact (decision 022).
+        let drift_ppm = match counter {
+            Counter::Bucket { .. } => 0,
+            _ if mistake == Some(BookingMistake::FastDrift) => 10_000,
+            _ => 1_000,
+        };
+        let clock = DriftingClock {
+            ahead_us: rng.between(0, 8_000),
+            drift_ppm: rng.between(0, 2 * drift_ppm),
+            slower_ppm: drift_ppm,
+        };
+        let clocks = vec![StoreClock::default(); index(rng.between(1, 3))];
+        let store = Store::new(counter, clock, (horizon, lead), mistake);
         for _ in 0..sim.rng.between(3, 8) {
             let job = sim.fresh();
             let delay_us = sim.rng.between(0, 300_000);
@@ -266,7 +306,7 @@ impl Simulation {
         }
         sim.note(|| format!("{}, horizon {horizon}, lead {lead}", store.counter));
         let (holders, check) = (Vec::new(), Check::default());
-        Self { sim, faults, store, holders, owners, check, lead, mistake }
+        Self { sim, faults, store, holders, clocks, owners, check, lead, mistake }
     }
 
     fn play(&mut self) {
@@ -280,7 +320,7 @@ impl Simulation {
                 }
                 Event::Request(ask) => self.store(ask),
                 Event::Close { wait_us } => {
-                    let now = self.sim.clock(self.store.ahead_us);
+                    let now = self.store.clock.now(&self.sim);
                     let until = now + Span::from_micros(wait_us);
                     self.sim.count("closed");
                     self.sim.note(|| format!("store: closed until {until}"));
@@ -295,7 +335,7 @@ impl Simulation {
     }
 
     fn store(&mut self, ask: Request) {
-        let now = self.sim.clock(self.store.ahead_us);
+        let now = self.store.clock.now(&self.sim);
         let answer = match ask.operation {
             Operation::Acquire => self.store.acquire(now, ask.id),
             Operation::AcquireAhead => {
@@ -314,7 +354,7 @@ impl Simulation {
             Reply::Booked { .. } => "booked",
             Reply::Early { .. } => "early",
             Reply::Rebooked { .. } => "rebooked",
-            Reply::Go { opens_in, .. } if opens_in > Span::ZERO => "go ahead of the start",
+            Reply::Go { start, .. } if start > now => "go ahead of the start",
             Reply::Go { .. } => "go",
             Reply::Spent => "spent",
             Reply::Deny => "denied",
@@ -323,7 +363,7 @@ impl Simulation {
             Reply::Gone => "gone",
             Reply::Cancelled => "cancelled",
         });
-        self.sim.send(Event::Reply { ask, answer });
+        self.sim.send(Event::Reply { ask, at: now, answer });
     }
 
     fn holder(&mut self, number: usize, event: Event) {
@@ -345,13 +385,19 @@ impl Simulation {
             }
         }
         let own = holder.owner.and_then(|owner| self.owners.get_mut(owner));
+        let node = number % self.clocks.len();
+        let clock = &mut self.clocks[node];
         let went = match event {
-            Event::Reply { ask, answer } => holder.answer(sim, ask, answer, own),
+            Event::Reply { ask, at, answer } => {
+                let sent = Timestamp::from_micros(ask.sent_us);
+                clock.learn(sent, at, Timestamp::from_micros(sim.now_us()));
+                holder.answer(sim, ask, (at, answer), clock, own)
+            }
             Event::Due { exchange, .. } => holder.due(sim, exchange, own),
             _ => None,
         };
         let Some(went) = went else { return };
-        let now = sim.clock(self.store.ahead_us);
+        let now = self.store.clock.now(sim);
         let (decided, at) = match went {
             StartTime::Acquired { at } => (at, at),
             StartTime::Now { decided } => (decided, now),
@@ -375,10 +421,12 @@ impl Simulation {
             holders.all(Holder::ended)
         });
         self.sim.report(finding);
-        let now = self.sim.clock(self.store.ahead_us);
+        let now = self.store.clock.now(&self.sim);
         let last = self.store.last_start().map_or(Span::ZERO, |start| start.since(now));
-        self.sim.pass(last + SLACK + self.store.counter.window());
-        let used = self.store.counter.used(self.sim.clock(self.store.ahead_us));
+        let rest = last + SLACK + self.store.counter.window();
+        // By a clock that may be slow.
+        self.sim.pass(rest + Span::from_micros(rest.as_micros() / 50));
+        let used = self.store.counter.used(self.store.clock.now(&self.sim));
         self.sim.report((used > 0).then(|| format!("B4: {used} in use after a window")));
     }
 }

@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use sluicegate_core::algorithm::Slack;
 use sluicegate_core::{Id, Span, Timestamp};
 
-use super::{BookingMistake, Reply, SLACK};
+use super::{BookingMistake, DriftingClock, Reply, SLACK};
 use crate::sim::counter::{ChargeMark, Counter, RefundMode};
 
 pub(super) struct Store {
-    /// Time by which its clock is ahead of the true time.
-    pub(super) ahead_us: u64,
+    pub(super) clock: DriftingClock,
     pub(super) counter: Counter,
     horizon: Span,
     /// Time before its start at which a booking may be claimed.
@@ -60,23 +59,13 @@ struct Booking {
 impl Store {
     pub(super) const fn new(
         counter: Counter,
-        ahead_us: u64,
+        clock: DriftingClock,
         (horizon, lead): (Span, Span),
         mistake: Option<BookingMistake>,
     ) -> Self {
         let records = BTreeMap::new();
         let (closed_until, written, given_back) = (Timestamp::ZERO, 0, 0);
-        Self {
-            ahead_us,
-            counter,
-            horizon,
-            lead,
-            closed_until,
-            records,
-            written,
-            given_back,
-            mistake,
-        }
+        Self { clock, counter, horizon, lead, closed_until, records, written, given_back, mistake }
     }
 
     /// Closes the gate: nothing that is decided from now on starts before `until`.
@@ -237,11 +226,11 @@ impl Store {
         if !record.had_go.contains(&claimant) {
             record.had_go.push(claimant);
         }
-        let good_for = match self.mistake {
-            Some(BookingMistake::LateClaimGoes) => SLACK,
-            _ => (booking.start + SLACK).since(now),
+        let good_until = match self.mistake {
+            Some(BookingMistake::LateClaimGoes) => now + SLACK,
+            _ => booking.start + SLACK,
         };
-        Reply::Go { decided, opens_in: booking.start.since(now), good_for }
+        Reply::Go { decided, start: booking.start, good_until }
     }
 
     fn rebook(&mut self, now: Timestamp, id: u64, owner: Option<Id>) -> Reply {
