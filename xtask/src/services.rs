@@ -449,7 +449,7 @@ fn install_with(
     Ok(())
 }
 
-/// ServiceState of a service on this machine.
+/// The state of a service on this machine.
 #[derive(Debug, PartialEq)]
 enum ServiceState {
     Ready(Vec<u64>),
@@ -460,6 +460,8 @@ enum ServiceState {
 fn state(service: &Service, printed: Option<&str>) -> ServiceState {
     match printed.map(first_version) {
         None => ServiceState::Missing,
+        // A command that prints no version runs something that is not there, such as a module.
+        Some(version) if version.is_empty() => ServiceState::Missing,
         Some(version) if version.as_slice() >= service.version_min => ServiceState::Ready(version),
         Some(version) => ServiceState::TooOld(version),
     }
