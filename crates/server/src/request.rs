@@ -181,7 +181,8 @@ impl HandleBody {
 }
 
 /// Refuses a query of `POST /rate-limit/allow` or gRPC `Allow` without a user and a model: these
-/// calls require both, independent of the rules. `instead` is the call that does not require them.
+/// calls require both, independent of the rules. `instead` is the call that requires only what the
+/// rules need.
 ///
 /// Nothing is required while limits are disabled.
 pub(crate) fn require_user_and_model(
@@ -193,8 +194,9 @@ pub(crate) fn require_user_and_model(
     match missing.filter(|_| !rules.is_empty()) {
         None => Ok(()),
         Some(name) => {
-            let right =
-                format!("is required: set it, or call {instead}, which does not require it");
+            let right = format!(
+                "is required: set it, or call {instead}, which requires only what the rules need"
+            );
             Err(Refusal::field(name, right))
         }
     }

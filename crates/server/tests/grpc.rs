@@ -204,7 +204,7 @@ async fn a_field_at_fault_is_named_and_nothing_is_consumed() {
     let refused = |status: Status| violation(&status).0;
     let nobody = pb::AllowRequest { user_id: String::new(), ..ann() };
     let status = client.allow(nobody).await.expect_err("refused");
-    let right = "is required: set it, or call Acquire, which does not require it";
+    let right = "is required: set it, or call Acquire, which requires only what the rules need";
     assert_eq!(violation(&status), ("userId".to_owned(), right.to_owned()));
     let empty = pb::AllowRequest { tenant_id: Some(String::new()), ..ann() };
     assert_eq!(refused(client.allow(empty).await.expect_err("refused")), "tenantId");
