@@ -406,3 +406,16 @@ fn check_loads_the_tls_files() {
         assert!(code == Some(2) && said.contains(expected), "{expected}: {code:?} {said}");
     }
 }
+
+#[test]
+fn a_log_filter_that_cannot_be_read_is_an_error() {
+    let output = sluicegate()
+        .arg("serve")
+        .env("SLUICEGATE_LOG", "sluicegate=loud")
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("SLUICEGATE_LOG=\"sluicegate=loud\" is no log filter"), "{said}");
+    assert!(said.contains("such as warn,sluicegate_store=debug"), "{said}");
+}

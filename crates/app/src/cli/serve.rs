@@ -13,7 +13,9 @@ use sluicegate_dispatch::Stop;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::AlreadyLogged;
 use super::gateway_notes::rules_for_no_gateway;
@@ -24,6 +26,9 @@ use crate::queue::MissingQueue;
 use crate::store;
 use crate::trace_log::WithTraceId;
 use crate::wire::{Node, Role, RunOptions};
+
+/// Environment variable with the levels of the log per module.
+const LOG_FILTER: &str = "SLUICEGATE_LOG";
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -82,7 +87,7 @@ impl Serve {
             ProgressMode::Never => false,
         };
         let progress = progress.then(|| console.clone());
-        start_logging(&loaded.config, &console);
+        start_logging(&loaded.config, &console)?;
         for warning in &loaded.warnings {
             warn!("{warning}");
         }
@@ -315,18 +320,8 @@ fn watch_folder(watcher: &mut impl Watcher, path: &Path) -> anyhow::Result<()> {
 }
 
 /// Installs the logger, which writes to standard error. Standard output carries the decision log.
-fn start_logging(config: &Config, console: &Console) {
-    let level = match config.log.level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    };
-    // The AMQP client logs errors that its caller expects, such as a queue that is about to be
-    // created.
-    let filter = EnvFilter::try_from_env("SLUICEGATE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new(format!("{level},lapin=off")));
+fn start_logging(config: &Config, console: &Console) -> anyhow::Result<()> {
+    let filter = log_filter(config.log.level, std::env::var(LOG_FILTER).ok())?;
     let (terminal, console) = (Console::is_terminal(), console.clone());
     let json = match config.log.format {
         LogFormat::Json => true,
@@ -334,16 +329,40 @@ fn start_logging(config: &Config, console: &Console) {
         LogFormat::Auto => !terminal,
     };
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(move || console.clone())
         // Otherwise a failed write would be reported on standard error, which is where writing
         // failed, by a macro that panics.
         .log_internal_errors(false)
         .with_target(false);
     if json {
-        builder.json().flatten_event(true).map_event_format(WithTraceId::json).init();
+        let builder = builder.json().flatten_event(true).map_event_format(WithTraceId::json);
+        builder.finish().with(filter).init();
     } else {
         let format = WithTraceId::text(LineFormat::new(Console::has_colour()));
-        builder.with_ansi(false).event_format(format).init();
+        builder.with_ansi(false).event_format(format).finish().with(filter).init();
     }
+    Ok(())
+}
+
+/// Returns the filter of the log: that of the environment, or the level of the configuration.
+fn log_filter(level: LogLevel, variable: Option<String>) -> anyhow::Result<Targets> {
+    if let Some(text) = variable.filter(|text| !text.is_empty()) {
+        return text.parse().with_context(|| {
+            format!(
+                "{LOG_FILTER}={text:?} is no log filter: write levels per module, such as \
+                 warn,sluicegate_store=debug"
+            )
+        });
+    }
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // The AMQP client logs errors that its caller expects, such as a queue that is about to be
+    // created.
+    Ok(Targets::new().with_default(level).with_target("lapin", LevelFilter::OFF))
 }
