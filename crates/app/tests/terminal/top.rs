@@ -110,7 +110,7 @@ fn each_page_is_drawn_sorted_and_filtered_and_the_terminal_is_restored() {
     let screen = tmux.wait_for("Closest to the limit (4)");
     assert!(is_above(&screen, "userId=bob", "userId=ann"), "sorted by share: {screen}");
     let bob = row(&screen, "userId=bob");
-    assert_eq!(bob, ["userId=bob", "USER", "4/h", "4", "4", "100", "%"]);
+    assert_eq!(bob, ["userId=bob", "USER", "4/h", "4", "4", "100", "%", "0"]);
     assert!(screen.contains("Callers of the last minutes (3)"), "{screen}");
     tmux.press("r");
     tmux.wait_until(|screen| is_above(screen, "userId=ann", "userId=bob"));
@@ -266,6 +266,29 @@ fn without_a_terminal_the_tables_are_printed_once_or_as_json() {
         }
     }
     assert!(all["rates"].get("p99").is_some() && all["nodes"][0]["id"].is_string(), "{out}");
+}
+
+/// Ten requests with a turn each under a limit of four per minute were "250 %" of it.
+#[test]
+fn bookings_ahead_are_not_shown_as_present_use() {
+    let rule = "{name: PACED, per: [userId], limit: 4/min}";
+    let service =
+        RunningService::start(&format!("limits:\n  - {{name: paced, rules: [{rule}]}}\n"));
+    for _ in 0..10 {
+        let body = json!({ "dimensions": { "userId": "cat" } });
+        let url = format!("{}/v1/book", service.http);
+        let (status, answer) = crate::common::post(&url, &body, None);
+        assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    }
+    let admin = &service.admin;
+    let (_, out, _) = run(&["top", "--admin", admin, "--once"]);
+    let cat = ["userId=cat", "PACED", "4/min", "4", "4", "100", "%", "6"];
+    assert_eq!(row(&out, "userId=cat"), cat, "{out}");
+    let (_, out, _) = run(&["top", "--admin", admin, "--json"]);
+    let all: Value = serde_json::from_str(&out).expect("JSON");
+    let closest = &all["closest"][0];
+    assert_eq!((&closest["used"], &closest["bookedAhead"]), (&json!(4), &json!(6)), "{out}");
+    assert_eq!(closest["share"], 1.0, "{out}");
 }
 
 #[test]
