@@ -7,7 +7,7 @@
 //! | `sluicegate_redis_refuses_writes{reason}` | 1 if Redis answers but refuses writes, so that every decision is refused |
 //! | `sluicegate_redis_memory_bytes{server}`, `…_memory_max_bytes{server}`, `…_operations_per_second{server}` | memory and load of each Redis server |
 //! | `sluicegate_redis_memory_losses_total` | number of times that a Redis server lost its data |
-//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest |
+//! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest; dead letters by dead-letter queue, if queues may share it |
 //! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | handled messages, and their processing time |
 //! | `sluicegate_queue_api_messages_total{event}`, `sluicegate_queue_api_leases` | messages of clients of the HTTP API, and their open leases |
 //! | `sluicegate_connections{listener}` | open connections |
@@ -218,7 +218,8 @@ pub(crate) fn redis(registry: &Registry, redis: Arc<Redis>) {
 static QUEUES: [Family; 4] = [
     Family::gauge(
         "sluicegate_queue_depth",
-        "Messages in a queue: ready, delayed, in flight, or dead letters of it.",
+        "Messages in a queue: ready, delayed, in flight, or dead letters. Dead letters in a queue \
+         that several queues may share are counted once, under its own name.",
         &["queue", "state"],
     ),
     Family::gauge(
@@ -242,13 +243,16 @@ static QUEUES: [Family; 4] = [
 pub(crate) fn queues(registry: &Registry, poller: DepthPoller) {
     let seconds = |span: Span| span.as_micros() as f64 / 1e6;
     registry.on_scrape(&QUEUES, move |[depths, oldest, messages, processing]| {
-        for polled in poller.lock().iter() {
+        let polled_queues = poller.lock();
+        for (queue, count) in polled_queues.dead_counts() {
+            depths.add(&[queue, "dead"], count as f64);
+        }
+        for polled in &polled_queues.queues {
             let (queue, depth) = (polled.queue.name(), polled.depth.unwrap_or_default());
             for (state, count) in [
                 ("ready", polled.depth.map(|depth| depth.ready)),
                 ("delayed", depth.delayed),
                 ("in_flight", depth.in_flight),
-                ("dead", polled.dead),
             ] {
                 if let Some(count) = count {
                     depths.add(&[queue, state], count as f64);

@@ -355,3 +355,67 @@ fn queues_that_only_clients_use_are_known_to_the_dashboard_and_to_jobs_why() {
     assert!(letters.contains("no such page"), "{letters}");
     service.stop();
 }
+
+/// Three letters of two queues with one dead-letter queue were three of each: six in every sum.
+#[test]
+fn a_dead_letter_queue_that_queues_share_is_counted_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = serve(folder.path(), "  dead_letter: all-dlq\n");
+    for (queue, job) in [("a", "j-1"), ("a", "j-2"), ("b", "j-3")] {
+        let call = |operation: &str, body: &Value| {
+            let (status, answer) =
+                post(&format!("{}/v1/queues/{queue}/{operation}", service.http), body, None);
+            assert!(status == 200 || status == 201, "{operation}: {status} {answer}");
+            answer
+        };
+        call("send", &json!({"body": {}, "job": job}));
+        let received = call("receive", &json!({"wait": "20s"}));
+        let mut dead = handle(&received["messages"][0]);
+        dead["error"] = json!({"message": "no such page"});
+        call("dead-letter", &dead);
+    }
+    let admin = |path: &str| -> Value {
+        let (status, text) = get(&format!("{}{path}", service.admin));
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    // The depth is polled.
+    eventually(|| {
+        let (_, text) = get(&format!("{}/metrics", service.admin));
+        let is_dead = |line: &&str| {
+            line.starts_with("sluicegate_queue_depth") && line.contains("state=\"dead\"")
+        };
+        let dead: Vec<_> = text.lines().filter(is_dead).collect();
+        dead == ["sluicegate_queue_depth{queue=\"all-dlq\",state=\"dead\"} 3"]
+    });
+    let output = sluicegate().args(["top", "--json", "--admin", &service.admin]).output();
+    let top: Value = serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON");
+    let queues = top["queues"].as_array().expect("queues").iter();
+    let dead: Vec<_> = queues.map(|one| (one["queue"].as_str(), one["dead"].as_f64())).collect();
+    assert_eq!(dead, [(Some("a"), None), (Some("all-dlq"), Some(3.0)), (Some("b"), None)]);
+    let problems = admin("/v1/dashboard/overview")["problems"].take();
+    let titles: Vec<_> = problems.as_array().expect("problems").iter().collect();
+    assert_eq!(titles.len(), 1, "{problems}");
+    assert_eq!(titles[0]["title"], "3 dead letters in all-dlq");
+
+    let listed = |queue: &str| {
+        let letters = admin(&format!("/v1/dashboard/dead-letters?queue={queue}"))["letters"].take();
+        letters.as_array().expect("letters").len()
+    };
+    assert_eq!([listed("a"), listed("b"), listed("all-dlq")], [2, 1, 3]);
+    let replay = |dry_run: bool| {
+        let body = json!({"queue": "all-dlq", "reason": "fixed", "dryRun": dry_run});
+        let url = format!("{}/v1/dashboard/dead-letters/replay", service.admin);
+        let (status, answer) = post(&url, &body, None);
+        assert_eq!(status, 200, "{answer}");
+        answer["count"].clone()
+    };
+    assert_eq!([replay(true), replay(false)], [json!(3), json!(3)]);
+    for (queue, ready) in [("a", 2), ("b", 1)] {
+        let (_, text) = get(&format!("{}/v1/queues/{queue}", service.http));
+        let state: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(state["ready"], ready, "each letter is back in its queue: {text}");
+    }
+    assert_eq!(admin("/v1/dashboard/audit")["audit"][0]["detail"], "3 dead letters");
+    service.stop();
+}

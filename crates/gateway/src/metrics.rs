@@ -9,7 +9,7 @@
 //! | `sluicegate_gateway_queue_oldest_seconds{gateway,route}` | age of the oldest waiting request |
 //! | `sluicegate_gateway_lead_seconds{gateway,route}` | time before its start at which a turn is claimed |
 //! | `sluicegate_gateway_slack_seconds{gateway,route}` | time after its start until which a turn may be used |
-//! | `sluicegate_gateway_wait_seconds{gateway,route}` | waiting time of the requests that had to wait |
+//! | `sluicegate_gateway_wait_seconds{gateway,route}` | time that a request waited for its turn; about 0 if it went at once |
 //! | `sluicegate_gateway_upstream_answers_total{gateway,route,status}` | responses of the upstream |
 //! | `sluicegate_gateway_upstream_seconds{gateway,route}` | time from sending a request to the head of its response |
 //! | `sluicegate_gateway_upstream_errors_total{gateway,route,code}` | requests that the upstream failed, by error code: unreachable, too slow, or broken before or in the middle of its response |
@@ -124,7 +124,8 @@ impl Metrics {
             ),
             wait: histogram(
                 "sluicegate_gateway_wait_seconds",
-                "Waiting time of requests that had to wait.",
+                "Time that requests waited for a turn under the limit of their route, including those \
+                 that went at once.",
             ),
             answers: counter(
                 "sluicegate_gateway_upstream_answers_total",
@@ -261,7 +262,8 @@ impl RouteMetrics {
         self.series().duration.observe(seconds(took));
     }
 
-    /// Records the time a request waited.
+    /// Records the time that a request waited for its turn. Requests that go at once are included, so
+    /// that quantiles are of the same requests as those of the duration and of the upstream.
     pub(crate) fn waited(&self, took: Span) {
         self.series().wait.observe(seconds(took));
     }

@@ -116,8 +116,15 @@ impl DeadLetters {
         Ok(shown)
     }
 
-    /// Republishes letters with their original bodies to the queues that they came from. The job
-    /// ids stay the same, attempts start at zero. Returns the number of letters.
+    /// Returns true if the queue that a letter failed in is known. It is not if the broker itself moved
+    /// the letter to a dead-letter queue that several queues may share.
+    pub fn knows_origin(&self, letter: &DeadLetter) -> bool {
+        letter.failure().is_some() || self.queue.shared_dead_letters().is_none()
+    }
+
+    /// Republishes letters with their original bodies to the queues that they came from; those of
+    /// unknown origin stay. The job ids stay the same, attempts start at zero. Returns the number of
+    /// letters.
     pub async fn replay(
         &self,
         filter: &DeadLetterFilter,
@@ -159,7 +166,9 @@ impl DeadLetters {
                 Err(error) => break Err(error),
             };
             let letter = DeadLetter { message: scanned.message.clone() };
-            if !filter.matches(&letter) || replayed.contains(&letter.message.meta.job) {
+            let is_kept = action == LetterAction::Replay
+                && (!self.knows_origin(&letter) || replayed.contains(&letter.message.meta.job));
+            if is_kept || !filter.matches(&letter) {
                 scan.hold(scanned);
                 continue;
             }

@@ -76,7 +76,7 @@ enum DlqAction {
 /// Options that select dead letters. All that are given must match.
 #[derive(Args)]
 struct LetterFilterArgs {
-    /// Queue in which the messages failed
+    /// Queue in which the messages failed, or a dead-letter queue to select from all its letters
     queue: String,
     /// Select messages of this type
     #[arg(long = "type", value_name = "WORD")]

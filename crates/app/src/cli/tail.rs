@@ -15,11 +15,15 @@ use super::signals::on_end_signal;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  sluicegate tail                                 every decision of the process on this machine
+  sluicegate tail                                 every new decision of the process on this machine
+  sluicegate tail -n 20                           the last 20 decisions, then new ones
   sluicegate tail --denied                        only denials
   sluicegate tail --user ann --rule USER_MODEL    decisions about ann that the rule applies to
   sluicegate tail tenantId=acme modelId=gpt4      all dimensions must match
   sluicegate tail --json | jq .dimensions         one JSON object per line
+
+Only decisions that are made after the start are printed, unless -n asks for earlier ones. The process
+keeps the last 1,000.
 
 Decisions come once a second: at most 50 admissions and 50 denials, chosen from a sample above 1,000 per
 second. A note on standard error says when decisions are left out. For a complete record, see
@@ -49,6 +53,9 @@ pub(super) struct TailCommand {
     /// Print only admissions
     #[arg(long)]
     allowed: bool,
+    /// Print up to N earlier decisions first; the filters apply to them, too
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 0)]
+    lines: usize,
     /// Exit after this many decisions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max: Option<u64>,
@@ -75,6 +82,9 @@ struct Printer {
     left: Option<u64>,
     /// Number of the last decision that was received.
     last: Option<u64>,
+    /// Number of the last decision before the start. 0 after the first connection was lost: a process
+    /// that was restarted counts from 1.
+    before: u64,
     /// Shares of admissions and denials of the last note.
     sampled: [f64; 2],
 }
@@ -97,11 +107,16 @@ impl TailCommand {
         let allowed = (self.denied || self.allowed).then_some(self.allowed);
         let filter = DecisionFilter { dimensions, rules: self.rule, allowed };
         let (json, left) = (self.json, self.max);
-        let mut printer = Printer { filter, json, left, last: None, sampled: [1.0; 2] };
+        let mut printer = Printer { filter, json, left, last: None, before: 0, sampled: [1.0; 2] };
         let client = self.admin.client()?;
         // Nothing has to be finished or restored.
         on_end_signal(|| std::process::exit(0))?;
         let mut stream = open(&client)?;
+        // After the stream is open, so that no decision is between the two.
+        let earlier = client.get("/v1/dashboard/activity")?;
+        if !printer.begin(items(&earlier["decisions"]), self.lines)? {
+            return Ok(true);
+        }
         loop {
             match printer.follow(&mut stream) {
                 StreamEnd::Finished => return Ok(true),
@@ -110,6 +125,7 @@ impl TailCommand {
                     client.url()
                 )),
             }
+            printer.before = 0;
             loop {
                 std::thread::sleep(RETRY_PAUSE);
                 if is_reader_gone() {
@@ -135,6 +151,16 @@ fn open(client: &ServiceClient) -> anyhow::Result<impl BufRead + use<>> {
 }
 
 impl Printer {
+    /// Prints the last decisions before the start, at most `lines`. Returns false if no more are to be
+    /// printed.
+    fn begin(&mut self, earlier: &[Value], lines: usize) -> io::Result<bool> {
+        self.last = number(earlier.last());
+        self.before = self.last.unwrap_or_default();
+        let matching = earlier.iter().filter(|decision| self.filter.matches(decision));
+        let matching: Vec<_> = matching.collect();
+        self.print(&matching[matching.len().saturating_sub(lines)..])
+    }
+
     /// Prints the decisions of a stream until it ends.
     fn follow(&mut self, stream: &mut impl BufRead) -> StreamEnd {
         let mut line = String::new();
@@ -153,7 +179,7 @@ impl Printer {
                     Ok(event) => event,
                     Err(error) => return StreamEnd::Lost(error),
                 };
-                match self.print(&event) {
+                match self.print_event(&event) {
                     Ok(true) if !is_reader_gone() => {}
                     _ => return StreamEnd::Finished,
                 }
@@ -161,12 +187,20 @@ impl Printer {
         }
     }
 
-    /// Prints the decisions of an event. Returns false if it was the last one.
-    fn print(&mut self, event: &Value) -> io::Result<bool> {
-        let decisions = items(&event["decisions"]);
-        self.note_gaps(event, decisions);
+    /// Prints the matching decisions of an event. Returns false if no more are to be printed.
+    fn print_event(&mut self, event: &Value) -> io::Result<bool> {
+        // The first event begins up to a second before the start.
+        let is_new = |decision: &&Value| number(Some(decision)) > Some(self.before);
+        let decisions: Vec<_> = items(&event["decisions"]).iter().filter(is_new).collect();
+        self.note_gaps(event, &decisions);
+        let matching = decisions.into_iter().filter(|decision| self.filter.matches(decision));
+        self.print(&matching.collect::<Vec<_>>())
+    }
+
+    /// Prints decisions. Returns false if no more are to be printed.
+    fn print(&mut self, decisions: &[&Value]) -> io::Result<bool> {
         let mut out = anstream::stdout().lock();
-        for decision in decisions.iter().filter(|decision| self.filter.matches(decision)) {
+        for decision in decisions {
             match self.json {
                 true => writeln!(out, "{decision}")?,
                 false => writeln!(out, "{}", line_of(decision))?,
@@ -184,16 +218,16 @@ impl Printer {
     }
 
     /// Says which decisions the event does not contain.
-    fn note_gaps(&mut self, event: &Value, decisions: &[Value]) {
-        let number = |decision: Option<&Value>| decision.and_then(|one| one["n"].as_u64());
-        if let (Some(last), Some(first)) = (self.last, number(decisions.first())) {
+    fn note_gaps(&mut self, event: &Value, decisions: &[&Value]) {
+        let ends = [decisions.first(), decisions.last()].map(|end| number(end.copied()));
+        if let (Some(last), Some(first)) = (self.last, ends[0]) {
             match first.checked_sub(last + 1) {
                 Some(0) => {}
                 Some(missed) => note(&format!("{missed} decisions were missed")),
                 None => note("the process was restarted"),
             }
         }
-        self.last = number(decisions.last()).or(self.last);
+        self.last = ends[1].or(self.last);
         if let Some(skipped) = event["skipped"].as_u64().filter(|skipped| *skipped > 0) {
             note(&format!(
                 "{skipped} or more decisions of this second are not shown: at most 50 admissions and \
@@ -231,6 +265,11 @@ impl DecisionFilter {
             && self.dimensions.iter().all(has)
             && (self.rules.is_empty() || self.rules.iter().any(applies))
     }
+}
+
+/// Returns the number that the process gave to a decision.
+fn number(decision: Option<&Value>) -> Option<u64> {
+    decision.and_then(|one| one["n"].as_u64())
 }
 
 /// Formats a decision as one line.

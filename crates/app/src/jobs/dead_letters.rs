@@ -77,6 +77,14 @@ struct LetterChange {
     reason: String,
 }
 
+/// The dead letters that a name stands for: those of a queue, or all of a dead-letter queue.
+struct NamedLetters {
+    /// A queue that uses the dead-letter queue.
+    queue: Queue,
+    /// Queue in which the letters failed, if letters of others are in the same dead-letter queue.
+    failed_in: Option<String>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChangeKind {
     Replay,
@@ -90,12 +98,12 @@ async fn list(
     parameters: Result<Parameters<LetterList>, QueryRejection>,
 ) -> Answer {
     let Parameters(asked) = parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let queue = api.queue(&asked.queue)?;
+    let named = api.letters(&asked.queue)?;
     let max = asked.max.unwrap_or(LISTED);
     if max > LISTED_MAX {
         return Err(Problem::field("max", format!("write at most {LISTED_MAX}")));
     }
-    let filter = filter(&queue, asked.kind, asked.error, asked.job, asked.older_than.as_deref())?;
+    let filter = named.filter(asked.kind, asked.error, asked.job, asked.older_than.as_deref())?;
     let mut letters: Vec<Value> = Vec::new();
     let show = |letter: &DeadLetter| {
         if let Ok(mut shown) = serde_json::from_str::<Value>(&letter_json(letter)) {
@@ -103,9 +111,9 @@ async fn list(
             letters.push(shown);
         }
     };
-    queue.dead_letters().list(&filter, max, show).await.map_err(failed)?;
-    let all = queue.dead_depth().await.map_err(failed)?.ready;
-    Ok(Json(json!({ "queue": queue.name(), "all": all, "letters": letters })))
+    named.queue.dead_letters().list(&filter, max, show).await.map_err(failed)?;
+    let all = named.queue.dead_depth().await.map_err(failed)?.ready;
+    Ok(Json(json!({ "queue": asked.queue, "all": all, "letters": letters })))
 }
 
 async fn replay(
@@ -137,7 +145,7 @@ async fn change(
         let right = format!("must have 1 to {REASON_BYTES_MAX} bytes: say why");
         return Err(Problem::field("reason", right));
     }
-    let queue = api.queue(&asked.queue)?;
+    let named = api.letters(&asked.queue)?;
     let jobs = match asked.jobs {
         Some(jobs) if jobs.is_empty() || jobs.len() > JOBS_MAX => {
             return Err(Problem::field("jobs", format!("write 1 to {JOBS_MAX} job ids")));
@@ -148,10 +156,15 @@ async fn change(
     let (mut count, mut outcome) = (0_u64, Ok(0));
     for job in jobs {
         let (of_type, error) = (asked.kind.clone(), asked.error.clone());
-        let filter = filter(&queue, of_type, error, job, asked.older_than.as_deref())?;
-        let letters = queue.dead_letters();
+        let filter = named.filter(of_type, error, job, asked.older_than.as_deref())?;
+        let letters = named.queue.dead_letters();
+        let is_changed =
+            |letter: &DeadLetter| kind == ChangeKind::Delete || letters.knows_origin(letter);
         outcome = match kind {
-            _ if asked.dry_run => letters.list(&filter, u64::MAX, |_| count += 1).await,
+            _ if asked.dry_run => {
+                let count_one = |letter: &DeadLetter| count += u64::from(is_changed(letter));
+                letters.list(&filter, u64::MAX, count_one).await
+            }
             ChangeKind::Replay => letters.replay(&filter, u64::MAX, |_| count += 1).await,
             ChangeKind::Delete => letters.delete(&filter, u64::MAX, |_| count += 1).await,
         };
@@ -168,7 +181,7 @@ async fn change(
                 ChangeKind::Replay => "dead letters replayed",
                 ChangeKind::Delete => "dead letters deleted",
             },
-            target: queue.name().to_owned(),
+            target: asked.queue,
             reason: reason.to_owned(),
             detail: format!("{count} dead letters"),
         });
@@ -178,28 +191,37 @@ async fn change(
 }
 
 impl DeadLetterApi {
-    fn queue(&self, name: &str) -> Result<Queue, Problem> {
-        let queues = self.queues.lock();
-        let found = queues.iter().find(|polled| polled.queue.name() == name);
-        found.map(|polled| polled.queue.clone()).ok_or_else(|| {
-            let known: Vec<_> = queues.iter().map(|polled| polled.queue.name()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            Problem::field("queue", format!("unknown queue {name:?} (known: {known})"))
-        })
+    /// Returns the dead letters of a queue, or those of all queues that share a dead-letter queue.
+    fn letters(&self, name: &str) -> Result<NamedLetters, Problem> {
+        let polled = self.queues.lock();
+        if let Some(found) = polled.queues.iter().find(|found| found.queue.name() == name) {
+            let queue = found.queue.clone();
+            return Ok(NamedLetters { failed_in: queue.shared_dead_letters(), queue });
+        }
+        if let Some(found) = polled.dead_letters.get(name) {
+            return Ok(NamedLetters { queue: found.queue.clone(), failed_in: None });
+        }
+        let shared = polled.dead_letters.values().filter(|dead| dead.is_shared);
+        let known = polled.queues.iter().map(|known| known.queue.name());
+        let known: Vec<_> = known.chain(shared.map(|dead| dead.name())).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(Problem::field("queue", format!("unknown queue {name:?} (known: {known})")))
     }
 }
 
-fn filter(
-    queue: &Queue,
-    kind: Option<String>,
-    error: Option<String>,
-    job: Option<String>,
-    older_than: Option<&str>,
-) -> Result<DeadLetterFilter, Problem> {
-    let span = older_than.map(str::parse::<Span>).transpose();
-    let span = span.map_err(|error| Problem::field("olderThan", error.to_string()))?;
-    let until = span.map(|span| WallClock.now() - span);
-    Ok(DeadLetterFilter { queue: queue.shared_dead_letters(), job, kind, error, until })
+impl NamedLetters {
+    fn filter(
+        &self,
+        kind: Option<String>,
+        error: Option<String>,
+        job: Option<String>,
+        older_than: Option<&str>,
+    ) -> Result<DeadLetterFilter, Problem> {
+        let span = older_than.map(str::parse::<Span>).transpose();
+        let span = span.map_err(|error| Problem::field("olderThan", error.to_string()))?;
+        let until = span.map(|span| WallClock.now() - span);
+        Ok(DeadLetterFilter { queue: self.failed_in.clone(), job, kind, error, until })
+    }
 }
 
 fn failed(error: sluicegate_queue::Error) -> Problem {

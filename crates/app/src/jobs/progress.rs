@@ -135,11 +135,11 @@ fn seconds_left(
 fn line(monitor: &JobMonitor, rate: f64) -> Option<String> {
     let mut line = String::new();
     let mut left = Vec::new();
-    for (queue, depth, dead) in monitor.depths.depths() {
+    for (queue, depth) in monitor.depths.depths() {
         let delayed = depth.delayed.unwrap_or_default();
         let waiting = depth.ready + delayed + depth.in_flight.unwrap_or_default();
         left.push((queue.clone(), waiting));
-        if waiting > 0 || dead > 0 {
+        if waiting > 0 {
             let _ = write!(line, "{queue} {}", depth.ready);
             if delayed > 0 {
                 let _ = write!(line, "+{delayed} delayed");

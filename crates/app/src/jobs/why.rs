@@ -24,7 +24,7 @@ pub(crate) fn router(tracker: JobTracker, depths: DepthPoller) -> Router {
 /// Lists the queues of the dispatcher and the workers, and those that clients of the queue API use.
 async fn queues(State(depths): State<DepthPoller>) -> Response {
     let known = depths.lock();
-    let queues = known.iter().map(|polled| {
+    let queues = known.queues.iter().map(|polled| {
         let queue = &polled.queue;
         json!({"queue": queue.name(), "deadLetterQueue": queue.dead_letter_name()})
     });

@@ -368,7 +368,7 @@ def test_reload(page: Page) -> None:
 def test_dead_letters(page: Page) -> None:
     """Dead letters are filtered, looked at, replayed and deleted, after a dry run."""
     open_page(page, "queues")
-    expect(page.get_by_label("Queue", exact=True)).to_have_value("mail")
+    expect(page.get_by_label("Queue", exact=True)).to_have_value("mail-dead")
     letters = page.get_by_role("region", exact=True, name="Dead letters")
     expect(letters.locator("tbody tr")).to_have_count(12)
     expect(letters).to_contain_text("<img src=x onerror=alert(1)>")
@@ -380,7 +380,7 @@ def test_dead_letters(page: Page) -> None:
     for at in (0, 1):
         letters.get_by_role("checkbox").nth(at).check()
     page.get_by_role("button", name="Delete 2 selected").click()
-    expect(page.locator("dialog[open]")).to_contain_text("2 dead letters of mail match")
+    expect(page.locator("dialog[open]")).to_contain_text("2 dead letters of mail-dead match")
     confirm(page, "Delete 2", "not needed")
     expect(letters.locator("tbody tr")).to_have_count(10)
     page.get_by_label("Error contains").fill("no such error")

@@ -134,6 +134,48 @@ fn filters_select_decisions_and_json_is_one_object_per_line() {
     assert_eq!(others.lines(), [""; 0]);
 }
 
+/// The first lines were decisions of the second before the start.
+#[test]
+fn decisions_before_the_start_are_printed_only_on_request() {
+    let service = RunningService::start(CONFIG);
+    for user in ["old-1", "old-2", "old-3"] {
+        service.allow(&json!({ "userId": user, "modelId": "m" }));
+    }
+    let new = Tail::start(&service.admin, &["--json"]);
+    let earlier = Tail::start(&service.admin, &["--json", "-n", "2"]);
+    let mut one =
+        Tail::start(&service.admin, &["--json", "--lines", "9", "--max", "1", "--user", "old-2"]);
+    assert_eq!(one.code(), Some(0), "{}", one.notes());
+    let users = |tail: &Tail| -> Vec<String> {
+        let lines = tail.lines();
+        let values = lines.iter().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let user = |value: Value| {
+            value["dimensions"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .find(|pair| pair[0] == "userId")
+                .expect("a user")[1]
+                .as_str()
+                .expect("a text")
+                .to_owned()
+        };
+        values.map(user).collect()
+    };
+    eventually(|| users(&one) == ["old-2"]);
+    eventually(|| users(&earlier).len() >= 2);
+    assert_eq!(users(&earlier)[..2], ["old-2", "old-3"]);
+    eventually(|| {
+        service.allow(&json!({ "userId": "new", "modelId": "m" }));
+        [&new, &earlier].iter().all(|tail| users(tail).iter().any(|user| user == "new"))
+    });
+    assert!(users(&new).iter().all(|user| user == "new"), "{:?}", users(&new));
+    assert!(users(&earlier)[2..].iter().all(|user| user == "new"), "{:?}", users(&earlier));
+    for tail in [new, earlier, one] {
+        assert_eq!(tail.notes(), "", "no decision was missed");
+    }
+}
+
 #[test]
 fn a_flood_is_said_to_be_shown_in_part() {
     let service = RunningService::start(CONFIG);

@@ -110,7 +110,7 @@ fn each_page_is_drawn_sorted_and_filtered_and_the_terminal_is_restored() {
     let screen = tmux.wait_for("Closest to the limit (4)");
     assert!(is_above(&screen, "userId=bob", "userId=ann"), "sorted by share: {screen}");
     let bob = row(&screen, "userId=bob");
-    assert_eq!(bob, ["userId=bob", "USER", "4/h", "4", "4", "100", "%"]);
+    assert_eq!(bob, ["userId=bob", "USER", "4/h", "4", "4", "100", "%", "0"]);
     assert!(screen.contains("Callers of the last minutes (3)"), "{screen}");
     tmux.press("r");
     tmux.wait_until(|screen| is_above(screen, "userId=ann", "userId=bob"));
@@ -130,8 +130,9 @@ fn each_page_is_drawn_sorted_and_filtered_and_the_terminal_is_restored() {
     tmux.wait_for("caller↑");
 
     tmux.press("Tab");
-    let screen = tmux.wait_until(|screen| row(screen, "mail").get(4) == Some(&"1"));
-    assert_eq!(row(&screen, "mail")[..5], ["mail", "0", "0", "0", "1"], "{screen}");
+    let screen = tmux.wait_until(|screen| row(screen, "mail-dead").get(4) == Some(&"1"));
+    assert_eq!(row(&screen, "mail")[..5], ["mail", "0", "0", "0", "–"], "{screen}");
+    assert_eq!(row(&screen, "mail-dead")[..5], ["mail-dead", "–", "–", "–", "1"], "{screen}");
     assert_eq!(row(&screen, "mailer").last(), Some(&"1"), "one job is dead: {screen}");
     tmux.press("?");
     tmux.wait_for("any key closes this help");
@@ -236,7 +237,7 @@ fn without_a_terminal_the_tables_are_printed_once_or_as_json() {
     // The rates and the depths are known after a second.
     eventually(|| {
         let (_, out, _) = run(&["top", "--admin", admin, "--once"]);
-        row(&out, "mail").get(4) == Some(&"1")
+        row(&out, "mail-dead").get(4) == Some(&"1")
     });
     let (code, out, _) = run(&["top", "--admin", admin, "--once"]);
     assert_eq!(code, Some(0));
@@ -253,13 +254,41 @@ fn without_a_terminal_the_tables_are_printed_once_or_as_json() {
     assert_eq!(all["rules"][0]["denied"], 2);
     let closest = all["closest"].as_array().expect("a list");
     assert!(closest.iter().any(|one| one["dimensions"] == json!([["userId", "bob"]])), "{out}");
-    let mail = json!({"queue": "mail", "ready": 0.0, "delayed": 0.0, "inFlight": 0.0, "dead": 1.0});
     let queues = all["queues"].as_array().expect("a list");
-    let found = queues.iter().find(|queue| queue["queue"] == "mail").expect("the queue");
-    for (name, value) in mail.as_object().expect("a map") {
-        assert_eq!(found[name], *value, "{name}: {out}");
+    for expected in [
+        json!({"queue": "mail", "ready": 0.0, "delayed": 0.0, "inFlight": 0.0, "dead": null}),
+        json!({"queue": "mail-dead", "ready": null, "delayed": null, "inFlight": null, "dead": 1.0}),
+    ] {
+        let found = queues.iter().find(|queue| queue["queue"] == expected["queue"]);
+        let found = found.expect("the queue");
+        for (name, value) in expected.as_object().expect("a map") {
+            assert_eq!(found[name], *value, "{name}: {out}");
+        }
     }
     assert!(all["rates"].get("p99").is_some() && all["nodes"][0]["id"].is_string(), "{out}");
+}
+
+/// Ten requests with a turn each under a limit of four per minute were "250 %" of it.
+#[test]
+fn bookings_ahead_are_not_shown_as_present_use() {
+    let rule = "{name: PACED, per: [userId], limit: 4/min}";
+    let service =
+        RunningService::start(&format!("limits:\n  - {{name: paced, rules: [{rule}]}}\n"));
+    for _ in 0..10 {
+        let body = json!({ "dimensions": { "userId": "cat" } });
+        let url = format!("{}/v1/book", service.http);
+        let (status, answer) = crate::common::post(&url, &body, None);
+        assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    }
+    let admin = &service.admin;
+    let (_, out, _) = run(&["top", "--admin", admin, "--once"]);
+    let cat = ["userId=cat", "PACED", "4/min", "4", "4", "100", "%", "6"];
+    assert_eq!(row(&out, "userId=cat"), cat, "{out}");
+    let (_, out, _) = run(&["top", "--admin", admin, "--json"]);
+    let all: Value = serde_json::from_str(&out).expect("JSON");
+    let closest = &all["closest"][0];
+    assert_eq!((&closest["used"], &closest["bookedAhead"]), (&json!(4), &json!(6)), "{out}");
+    assert_eq!(closest["share"], 1.0, "{out}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use sluicegate_config::{CALLER, LearnOptions, ROUTE, RouteOptions};
+use sluicegate_config::{CALLER, LearnOptions, PathPattern, ROUTE, RouteOptions};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule, Span};
 use sluicegate_testkit::eventually_is_async;
@@ -40,6 +40,29 @@ async fn with_a_queue_all_pass_paced() {
         proxy.metric(r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="all"}"#);
     assert!(waited >= 25.0, "{waited}");
     assert_eq!(proxy.metric(DEPTH), 0.0);
+}
+
+/// Its description said that only requests that had to wait are counted.
+#[tokio::test]
+async fn the_histogram_of_waits_counts_requests_that_go_at_once() {
+    let upstream = Upstream::start().await;
+    let free = RouteOptions { name: "free".to_owned(), ..route(upstream.address) };
+    let mut paced = limited(upstream.address, "1000/h", Duration::from_secs(10));
+    paced.path = PathPattern::Exact("/paced".to_owned());
+    let proxy = Proxy::with(options(vec![paced, free]), Vec::new()).await;
+    for path in ["/paced", "/paced", "/free"] {
+        assert_eq!(proxy.get(path).await.status, 200);
+    }
+    let wait = |series: &str| proxy.metric(&format!("sluicegate_gateway_wait_seconds_{series}"));
+    assert_eq!(wait(r#"count{gateway="test",route="all"}"#), 2.0);
+    assert_eq!(wait(r#"bucket{gateway="test",route="all",le="60"}"#), 2.0);
+    let shown = proxy.metrics.render();
+    assert!(shown.contains("including those that went at once."), "{shown}");
+    let free = r#"sluicegate_gateway_wait_seconds_count{gateway="test",route="free"} 0"#;
+    assert!(
+        shown.lines().any(|line| line == free),
+        "a route without a limit has no turns: {shown}"
+    );
 }
 
 /// A slack that grows shows a store that is too far away, before requests are lost to it.

@@ -8,7 +8,7 @@ use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_service::series::{ClosestKeys, HeavyHitters, HitterWeight, KeyUsage};
 
 use crate::decision_log::SecretDimensions;
-use crate::service::DecisionEvent;
+use crate::service::{DecisionEvent, Operation};
 
 /// Counters per dimension.
 const COUNTERS: usize = 1_000;
@@ -148,8 +148,8 @@ impl Callers {
             }
         }
         for scope in event.answer.scopes() {
-            let (used, amount) = (scope.reading.used, scope.amount());
-            if used == 0 || matches!(scope.limit, Limit::Banned { .. }) {
+            let (charged, amount) = (scope.reading.used, scope.amount());
+            if charged == 0 || matches!(scope.limit, Limit::Banned { .. }) {
                 continue;
             }
             self.key.clear();
@@ -160,7 +160,7 @@ impl Callers {
             }
             let is_budget = scope.limit.unit() == Unit::Usd;
             let keys = if is_budget { &mut self.budgets } else { &mut self.closest };
-            if !keys.takes(&self.key, used, amount) {
+            if !keys.takes(&self.key, charged, amount) {
                 continue;
             }
             let rule = scope.charge.rule();
@@ -176,11 +176,12 @@ impl Callers {
                 rule: rule.name.clone(),
                 limit_text: scope.text.to_owned(),
                 dimensions: dimensions.collect(),
-                used,
+                charged,
+                has_bookings: event.operation == Operation::Book,
                 limit: amount,
                 unit: scope.limit.unit().name(),
                 at: now,
-                first: (now, used),
+                first: (now, charged),
                 reset: scope.reading.reset,
                 ends: now + lasts,
             };

@@ -23,8 +23,10 @@ pub struct KeyUsage {
     pub limit_text: String,
     /// Dimensions that the rule counts by, with their values.
     pub dimensions: Vec<(String, String)>,
-    /// Amount in use, in the unit of the limit.
-    pub used: u64,
+    /// Amount that is charged, in the unit of the limit: in use now, booked ahead, or debt.
+    pub charged: u64,
+    /// True if work is booked on the key. [`ClosestKeys::record`] keeps it for later decisions.
+    pub has_bookings: bool,
     /// Maximum of the limit.
     pub limit: u64,
     /// Name of the unit.
@@ -41,14 +43,25 @@ pub struct KeyUsage {
 }
 
 impl KeyUsage {
+    /// Returns the amount in use now. Bookings keep to the limit at every instant, so what they charge
+    /// above it is for later; without bookings it is debt.
+    pub fn used(&self) -> u64 {
+        if self.has_bookings { self.charged.min(self.limit) } else { self.charged }
+    }
+
+    /// Returns the charged amount that is certainly for later.
+    pub fn booked_ahead(&self) -> u64 {
+        self.charged - self.used()
+    }
+
     /// Returns the used share of the limit; more than 1 is debt.
     pub fn share(&self) -> f64 {
-        share(self.used, self.limit)
+        share(self.used(), self.limit)
     }
 }
 
-fn share(used: u64, limit: u64) -> f64 {
-    used as f64 / limit.max(1) as f64
+fn share(amount: u64, limit: u64) -> f64 {
+    amount as f64 / limit.max(1) as f64
 }
 
 impl ClosestKeys {
@@ -63,9 +76,9 @@ impl ClosestKeys {
     }
 
     /// Returns true if a usage would be kept; its details are then worth collecting.
-    pub fn takes(&self, key: &str, used: u64, limit: u64) -> bool {
+    pub fn takes(&self, key: &str, charged: u64, limit: u64) -> bool {
         self.keys.len() < self.keys_max
-            || share(used, limit) > self.floor
+            || share(charged, limit) > self.floor
             || self.keys.contains_key(key)
     }
 
@@ -73,9 +86,11 @@ impl ClosestKeys {
     /// place of the smallest share, if its own is larger.
     pub fn record(&mut self, key: &str, usage: KeyUsage) {
         if let Some(known) = self.keys.get_mut(key) {
-            self.floor = self.floor.min(usage.share());
-            let first = if usage.used < known.used { (usage.at, usage.used) } else { known.first };
-            *known = KeyUsage { first, ..usage };
+            let fell = usage.charged < known.charged;
+            let first = if fell { (usage.at, usage.charged) } else { known.first };
+            let has_bookings = usage.has_bookings || known.has_bookings;
+            *known = KeyUsage { first, has_bookings, ..usage };
+            self.floor = self.floor.min(known.share());
             return;
         }
         if self.keys.len() == self.keys_max {
@@ -94,7 +109,7 @@ impl ClosestKeys {
             }
             self.keys.remove(&key);
         }
-        let first = (usage.at, usage.used);
+        let first = (usage.at, usage.charged);
         self.keys.insert(key.to_owned(), KeyUsage { first, ..usage });
     }
 
@@ -117,7 +132,8 @@ mod tests {
             rule: "USER".to_owned(),
             limit_text: "100/min".to_owned(),
             dimensions: vec![("userId".to_owned(), used.to_string())],
-            used,
+            charged: used,
+            has_bookings: false,
             limit: 100,
             unit: "requests",
             at: Timestamp::from_secs(at),
@@ -128,7 +144,7 @@ mod tests {
     }
 
     fn top(keys: &ClosestKeys, now: u64) -> Vec<u64> {
-        keys.top(Timestamp::from_secs(now), 9).iter().map(|usage| usage.used).collect()
+        keys.top(Timestamp::from_secs(now), 9).iter().map(|usage| usage.used()).collect()
     }
 
     #[test]
@@ -162,6 +178,23 @@ mod tests {
         assert_eq!(first(&keys, 9), (Timestamp::from_secs(5), 10));
         keys.record("a", usage(20, 12));
         assert_eq!(first(&keys, 12), (Timestamp::from_secs(12), 20));
+    }
+
+    #[test]
+    fn bookings_ahead_are_not_in_use_but_debt_is() {
+        let mut keys = ClosestKeys::new(1);
+        let shown = |keys: &ClosestKeys| {
+            let [usage] = keys.top(Timestamp::ZERO, 1)[..] else { panic!("one key") };
+            (usage.used(), usage.booked_ahead(), usage.share())
+        };
+        keys.record("a", usage(143, 0));
+        assert_eq!(shown(&keys), (143, 0, 1.43), "debt");
+        keys.record("a", KeyUsage { has_bookings: true, ..usage(570, 0) });
+        assert_eq!(shown(&keys), (100, 470, 1.0));
+        keys.record("a", usage(143, 0));
+        assert_eq!(shown(&keys), (100, 43, 1.0), "an admission beside the bookings");
+        keys.record("a", usage(40, 0));
+        assert_eq!(shown(&keys), (40, 0, 0.4));
     }
 
     #[test]

@@ -173,11 +173,12 @@ fn closest(node: &NodeSnapshot) -> SortedTable {
             amount("used"),
             amount("of"),
             shown,
+            amount("bookedAhead"),
         ]
     });
     SortedTable {
         title: "Closest to the limit",
-        columns: &["caller", "rule", "limit", "used", "of", "share"],
+        columns: &["caller", "rule", "limit", "used", "of", "share", "booked ahead"],
         sort_column: 5,
         rows: rows.collect(),
         empty: "no usage yet",

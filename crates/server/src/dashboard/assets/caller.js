@@ -45,10 +45,11 @@ function Usage({ usage, history }) {
   return html`<div class="body usage">
     ${usage.scopes.map((scope) => {
       const share = Number(scope.current) / (Number(scope.limit) || 1);
+      const frees = scope.resetAt && Number(scope.current) > 0 ? `frees up in ${duration((new Date(scope.resetAt) - Date.now()) / 1000)}` : "unused";
       return html`<div class="usage-row">
         <div><b>${scope.name}</b><div class="soft small">${scope.window}</div></div>
         <${Bar} share=${share} label=${`${scope.name} ${scope.window}: ${Math.round(share * 100)} % used`} />
-        <div class="num">${whole(scope.current)} <span class="soft">/ ${whole(scope.limit)}</span><div class="soft small">${scope.resetAt && Number(scope.current) > 0 ? `frees up in ${duration((new Date(scope.resetAt) - Date.now()) / 1000)}` : "unused"}</div></div>
+        <div class="num">${whole(scope.current)} <span class="soft">/ ${whole(scope.limit)}</span><div class="soft small">${share > 1 ? `with bookings ahead or debt; ${frees}` : frees}</div></div>
         <${Sparkline} values=${history[`${scope.name} ${scope.window}`] ?? []} max=${Number(scope.limit)} label=${`${scope.name} since the page was opened`} />
       </div>`;
     })}

@@ -58,7 +58,7 @@ function Route({ gateway, route, metrics, data, rule, state, now }) {
         <${Tile} label="Waiting" value=${whole(last(waiting))} color=${last(waiting) > 100 ? "red" : ""} />
         <${Tile} label="Oldest wait" value=${duration(last(oldest))} />
         <${Tile} label="Sent" value=${number(last(upstream))} unit="/s" note=${contract ? `of ${whole(contract)} per second` : ""} />
-        <${Tile} label="Mean wait" value=${waits?.count ? ms((1000 * waits.value) / waits.count) : "–"} note="of those that waited" />
+        <${Tile} label="Mean wait" value=${waits?.count ? ms((1000 * waits.value) / waits.count) : "–"} note="of all that got a turn" />
         <${Tile} label="Mean time of the upstream" value=${took?.count ? ms((1000 * took.value) / took.count) : "–"} />
       </div>
       <div class="half"><h3>Requests per second, and the limit</h3><${Chart} label="Requests to the upstream per second" lines=${lines} until=${data.until} step=${data.step} height=${150} max=${contract} /></div>

@@ -62,7 +62,7 @@ function Closest({ limits }) {
     html`<${CallerLink} pairs=${usage.dimensions} />`,
     html`<span title=${`seen at ${clock(usage.at)}`}>${usage.rule}</span><br /><span class="soft small">${usage.limit}</span>`,
     html`<${Bar} share=${usage.share} />`,
-    html`${whole(usage.used)} <span class="soft">/ ${whole(usage.of)}</span>`,
+    html`${whole(usage.used)} <span class="soft">/ ${whole(usage.of)}</span>${Number(usage.bookedAhead) > 0 && html`<div class="soft small">${whole(usage.bookedAhead)} booked ahead</div>`}`,
   ]);
   return html`<${Panel} kind="half" title="Closest to the limit" note="as the last decisions saw it"
     extra=${html`<${Tabs} label="Dimension" value=${dimension} choose=${setDimension} options=${[["any", "All"], ...DIMENSIONS]} />`}>

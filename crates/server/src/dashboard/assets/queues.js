@@ -140,6 +140,7 @@ function Letters({ queues, chosen, choose, admin }) {
     return [
       admin ? html`<input type="checkbox" aria-label=${`Select ${job}`} checked=${selected.has(job)} onChange=${() => toggle(job)} />` : "",
       html`<button type="button" class="link mono" onClick=${() => setOpen(letter)}>${job}</button>`,
+      html`<span class="wrap">${String(died.queue ?? "")}</span>`,
       String(letter.type ?? ""),
       html`<span class="wrap">${String(died.message ?? "dead-lettered by the broker").slice(0, 160)}</span>`,
       whole(died.attempts),
@@ -162,7 +163,7 @@ function Letters({ queues, chosen, choose, admin }) {
         <button type="button" class="danger" disabled=${letters.length === 0} onClick=${() => start("delete")}>Delete all that match</button>
       </div>`}
     </div>
-    ${chosen && shown && html`<${Table} label="Dead letters" columns=${[["select"], ["job"], ["type"], ["error"], ["attempts", "num"], ["failed at"]]} rows=${rows} empty="no dead letter matches" />`}
+    ${chosen && shown && html`<${Table} label="Dead letters" columns=${[["select"], ["job"], ["failed in"], ["type"], ["error"], ["attempts", "num"], ["failed at"]]} rows=${rows} empty="no dead letter matches" />`}
     ${chosen && shown && letters.length > 0 && html`<div class="body soft small">${whole(letters.length)} shown of ${whole(shown.all)} in the dead-letter queue</div>`}
     ${open &&
     html`<${Dialog} title=${`Dead letter ${jobOf(open)}`} close=${() => setOpen(null)}>
