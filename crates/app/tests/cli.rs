@@ -170,6 +170,31 @@ fn a_configuration_is_checked_as_the_service_would_read_it() {
 }
 
 #[test]
+fn an_unwritable_snapshot_is_found_before_shutdown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml").display().to_string();
+    let snapshot = folder.path().join("lost/usage").display().to_string();
+    let store = format!("store: {{kind: memory, snapshot: {{path: '{snapshot}'}}}}\n");
+    std::fs::write(&path, format!("{}{store}", common::ANYWHERE)).expect("a file");
+    let lost = folder.path().join("lost").display().to_string();
+    let problem = format!("store.snapshot.path: can't write to {lost}: No such file");
+    let remedy = "create the folder and give it to the user of the service, or change \
+                  store.snapshot.path";
+    let (code, _, said) = run(&["serve", "--config", &path]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&problem) && said.contains(remedy), "{said}");
+    let (code, out, _) = run(&["check", "--strict", &path]);
+    assert_eq!(code, Some(0), "the file itself is valid: {out}");
+    assert!(out.contains(&problem) && out.contains(remedy), "{out}");
+    let (code, out, _) = run(&["doctor", "--config", &path]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains(&problem) && out.contains(remedy), "{out}");
+    std::fs::create_dir(&lost).expect("a folder");
+    assert!(!run(&["check", &path]).1.contains("store.snapshot.path"));
+    assert_eq!(std::fs::read_dir(&lost).expect("a folder").count(), 0, "nothing is left behind");
+}
+
+#[test]
 fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
     let commands =
         ["serve", "check", "allow", "explain", "test", "verify", "queue", "dlq", "top", "tail"];
