@@ -8,7 +8,7 @@ use sluicegate_config::{Config, Format, StoreOptions};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
-use super::gateway_notes::gateway_notes;
+use super::gateway_notes::{default_rule_note, gateway_notes, has_idle_default_rule};
 use super::print;
 use super::summary::{facts, notes, summary};
 use crate::configuration::ConfigSource;
@@ -71,15 +71,20 @@ impl Check {
             print(&result_json(&source.name(), &loaded.config, &loaded.warnings).to_string());
             return Ok(is_success);
         }
-        let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
-        let rules = loaded.config.groups().iter().flat_map(|group| &group.rules);
+        let groups = served_groups(&loaded.config);
+        let rows = groups.iter().flat_map(rows).collect::<Vec<_>>();
+        let rules = groups.iter().flat_map(|group| &group.rules);
         let descriptions = descriptions(rules.flat_map(|rule| {
             let texts = rule.description.clone().into_iter();
             let texts = texts.chain(rule.reason.as_deref().map(reason_in_words));
             texts.map(|text| (rule.name.clone(), text))
         }));
-        print(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
-        print(&format!("\n{}", summary(&loaded.config)));
+        if !rows.is_empty() {
+            print(
+                &(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions + "\n"),
+            );
+        }
+        print(&summary(&loaded.config));
         if !loaded.config.enabled {
             print("\nlimits are disabled (enabled: false): every request is allowed");
         }
@@ -99,10 +104,15 @@ impl Check {
     }
 }
 
+/// Returns the groups that apply to what the file configures.
+fn served_groups(config: &Config) -> &[Group] {
+    if has_idle_default_rule(config) { config.stated_groups() } else { config.groups() }
+}
+
 /// Returns all notes: facts that the author of a valid file should know.
 fn all_notes(config: &Config) -> Vec<String> {
     let notes = notes(config).into_iter().chain(gateway_notes(config));
-    notes.chain(snapshot_note(config)).collect()
+    notes.chain(default_rule_note(config)).chain(snapshot_note(config)).collect()
 }
 
 /// Returns a note if this machine can't write the snapshot. It is no warning, because a file is often
@@ -135,7 +145,7 @@ fn result_json(file: &str, config: &Config, warnings: &[impl ToString]) -> Value
     let mut result = json!({
         "file": file,
         "enabled": config.enabled,
-        "groups": config.groups().iter().map(group).collect::<Vec<_>>(),
+        "groups": served_groups(config).iter().map(group).collect::<Vec<_>>(),
         "notes": all_notes(config),
         "warnings": warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
