@@ -17,6 +17,7 @@ mod store;
 mod store_full;
 mod trace_log;
 mod wire;
+mod writable;
 
 use std::process::ExitCode;
 

@@ -54,6 +54,7 @@ use crate::queue::{self, LazyQueues, MissingQueue};
 use crate::restart;
 use crate::store::{self, SHUTTING_DOWN};
 use crate::store_full::StoreFullWarning;
+use crate::writable;
 
 /// Reason in probes of a process whose dispatcher or workers wait for a queue.
 const QUEUE_FAILS: &str = "queue";
@@ -636,6 +637,10 @@ fn open_override_store(path: Option<&Path>) -> anyhow::Result<Arc<dyn OverrideSt
 fn open_memory(capacity: Capacity, snapshot: Option<&SnapshotFile>) -> anyhow::Result<Memory> {
     let Some(file) = snapshot else { return Ok(Memory::new(capacity)) };
     let path = file.path.display();
+    // The first snapshot is written much later, maybe at shutdown.
+    if let Err(error) = writable::check("store.snapshot.path", &file.path) {
+        anyhow::bail!("{error}: {}", error.remedy());
+    }
     let loaded =
         MemorySnapshot::load(&file.path).with_context(|| format!("store.snapshot {path}"))?;
     Ok(match loaded {

@@ -170,6 +170,76 @@ fn a_configuration_is_checked_as_the_service_would_read_it() {
 }
 
 #[test]
+fn check_shows_no_default_rule_for_a_file_of_gateways_or_jobs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml").display().to_string();
+    let check = |text: &str| {
+        std::fs::write(&path, text).expect("a file");
+        let (code, out, said) = run(&["check", "--strict", &path]);
+        assert_eq!(code, Some(0), "{text}: {out}{said}");
+        out
+    };
+    let row = "USER_MODEL        userId, modelId  100/h";
+    let note = "the file has no section limits, so requests to listen.http and listen.grpc get the \
+                default rule USER_MODEL (100/h per userId and modelId); `sluicegate serve --only ";
+    let gateway = |options: &str| {
+        format!(
+            "gateways: [{{name: p, listen: '127.0.0.1:0', {options} \
+             routes: [{{name: r, path: /, upstream: 'http://a', limit: 5/s, wait: {{max: 1s}}}}]}}]\n"
+        )
+    };
+    let worker = "workers: [{provider: p, queue: q, limit: 5/s, handler: {command: [cat]}}]\n";
+    let dispatch = "dispatch: {source: raw, providers: {p: {queue: q, limit: 5/s}}}\n";
+    for (text, parts) in [
+        (gateway(""), "gateway`"),
+        (worker.to_owned(), "worker`"),
+        (format!("{dispatch}{worker}"), "dispatch,worker`"),
+    ] {
+        let out = check(&text);
+        assert!(!out.contains(row), "{out}");
+        assert!(out.contains(&format!("{note}{parts} runs without these listeners\n")), "{out}");
+        assert!(
+            out.contains("required  userId, modelId of requests to listen.http and listen.grpc\n")
+        );
+    }
+    let out = check(
+        "gateways: [{name: p, listen: '127.0.0.1:0', routes: [{path: /, upstream: 'http://a'}]}]",
+    );
+    assert!(out.starts_with("required ") && out.ends_with("c.yaml: 0 rules valid\n"), "{out}");
+    // The default rule applies where no limits are written, and to gateways that know its dimensions.
+    let named = "dimensions: {userId: x-user, modelId: x-model},";
+    for text in ["", "log: {level: warn}\n", &gateway(named)] {
+        let out = check(text);
+        assert!(out.contains(row) && !out.contains(note), "{text}: {out}");
+    }
+}
+
+#[test]
+fn an_unwritable_snapshot_is_found_before_shutdown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml").display().to_string();
+    let snapshot = folder.path().join("lost/usage").display().to_string();
+    let store = format!("store: {{kind: memory, snapshot: {{path: '{snapshot}'}}}}\n");
+    std::fs::write(&path, format!("{}{store}", common::ANYWHERE)).expect("a file");
+    let lost = folder.path().join("lost").display().to_string();
+    let problem = format!("store.snapshot.path: can't write to {lost}: No such file");
+    let remedy = "create the folder and give it to the user of the service, or change \
+                  store.snapshot.path";
+    let (code, _, said) = run(&["serve", "--config", &path]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&problem) && said.contains(remedy), "{said}");
+    let (code, out, _) = run(&["check", "--strict", &path]);
+    assert_eq!(code, Some(0), "the file itself is valid: {out}");
+    assert!(out.contains(&problem) && out.contains(remedy), "{out}");
+    let (code, out, _) = run(&["doctor", "--config", &path]);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains(&problem) && out.contains(remedy), "{out}");
+    std::fs::create_dir(&lost).expect("a folder");
+    assert!(!run(&["check", &path]).1.contains("store.snapshot.path"));
+    assert_eq!(std::fs::read_dir(&lost).expect("a folder").count(), 0, "nothing is left behind");
+}
+
+#[test]
 fn help_has_examples_and_nothing_is_coloured_outside_of_a_terminal() {
     let commands =
         ["serve", "check", "allow", "explain", "test", "verify", "queue", "dlq", "top", "tail"];

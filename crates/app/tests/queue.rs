@@ -81,7 +81,8 @@ fn messages_are_sent_counted_peeked_at_and_purged() {
     let empty = size();
     shell.says(&["queue", "send", "jobs", &"x".repeat(100_000), "--create"]);
     let lines = format!("{}\n", "x".repeat(1_000)).repeat(100);
-    shell.says(&["queue", "send", "jobs", &lines, "--lines"]);
+    std::fs::write(shell.path().join("lines"), lines).expect("a file");
+    shell.says(&["queue", "send", "jobs", "--lines", "lines"]);
     shell.says(&["queue", "purge", "jobs", "--yes"]);
     assert!(size() <= empty + 65_536, "{} bytes, and {empty} before", size());
 }
@@ -211,7 +212,9 @@ fn every_line_is_a_message_with_the_job_id_of_its_body() {
     let shell = Shell::new();
     std::fs::write(shell.path().join("c.yaml"), "queue: {job_id: AnalysisId}\n").expect("a file");
     let lines = "{\"AnalysisId\":\"a-1\"}\n\n{\"AnalysisId\":7}\nno json\n";
-    let said = shell.says(&["queue", "send", "jobs", lines, "--lines", "--create", "-c", "c.yaml"]);
+    std::fs::write(shell.path().join("lines"), lines).expect("a file");
+    let said =
+        shell.says(&["queue", "send", "jobs", "--lines", "lines", "--create", "-c", "c.yaml"]);
     assert_eq!(said, "3 messages sent\n");
     let peeked = shell.says(&["queue", "peek", "jobs", "-c", "c.yaml"]);
     let ids: Vec<String> = peeked
@@ -220,6 +223,26 @@ fn every_line_is_a_message_with_the_job_id_of_its_body() {
         .collect();
     assert_eq!(ids[..2], ["\"a-1/0\"", "\"7/0\""]);
     assert_eq!(ids.len(), 3);
+}
+
+#[test]
+fn lines_sends_the_lines_of_a_file_and_never_its_name() {
+    let shell = Shell::new();
+    std::fs::write(shell.path().join("jobs.ndjson"), "{\"n\":1}\n{\"n\":2}\n").expect("a file");
+    let sent = shell.says(&["queue", "send", "jobs", "--create", "--lines", "jobs.ndjson"]);
+    assert_eq!(sent, "2 messages sent\n");
+    let peeked = shell.says(&["queue", "peek", "jobs"]);
+    assert!(peeked.contains("\"n\":1") && !peeked.contains("ndjson"), "{peeked}");
+    for (arguments, expected) in [
+        (&["--lines", "lost.ndjson"][..], "--lines: can't read lost.ndjson"),
+        (&["a\nb", "--lines"], "a value is required for '--lines <FILE>'"),
+        (&["a\nb", "--lines", "jobs.ndjson"], "cannot be used with"),
+        (&[], "required"),
+    ] {
+        let (code, _, said) = shell.run(&[&["queue", "send", "jobs"], arguments].concat());
+        assert!(code == Some(2) && said.contains(expected), "{arguments:?}: {said}");
+    }
+    assert_eq!(shell.says(&["queue", "peek", "jobs"]).lines().count(), 2, "nothing more was sent");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! [`Report`]: collects errors and warnings while a configuration is read.
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
+use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 use crate::location::{Location, Path, Position};
 use crate::source_text::SourceText;
 
@@ -31,6 +31,9 @@ struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineDisplay {
     Shown,
+    /// Only up to the end of the key at the position, which has this number of characters: the value
+    /// of an unknown key may be a credential.
+    UpToKey(usize),
     Hidden,
 }
 
@@ -123,6 +126,11 @@ impl Report {
     }
 }
 
+fn up_to_key(excerpt: Excerpt, chars: usize) -> Excerpt {
+    let shown: String = excerpt.text.chars().take(excerpt.caret + chars).collect();
+    Excerpt { text: format!("{shown}: …"), ..excerpt }
+}
+
 fn render(severity: Severity, finding: Finding, source: &SourceText<'_>) -> Diagnostic {
     Diagnostic {
         source: source.name(),
@@ -132,8 +140,12 @@ fn render(severity: Severity, finding: Finding, source: &SourceText<'_>) -> Diag
         path: finding.path,
         message: finding.message,
         remedy: finding.remedy,
-        excerpt: (finding.excerpt == LineDisplay::Shown)
-            .then(|| source.excerpt(finding.position))
-            .flatten(),
+        excerpt: match finding.excerpt {
+            LineDisplay::Shown => source.excerpt(finding.position),
+            LineDisplay::UpToKey(chars) => {
+                source.excerpt(finding.position).map(|excerpt| up_to_key(excerpt, chars))
+            }
+            LineDisplay::Hidden => None,
+        },
     }
 }

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use sluicegate_config::{Config, Format};
+use sluicegate_config::{Config, Format, StoreOptions};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::{Group, Rule};
 
-use super::gateway_notes::gateway_notes;
+use super::gateway_notes::{default_rule_note, gateway_notes, has_idle_default_rule};
 use super::print;
 use super::summary::{facts, notes, summary};
-use crate::certificates;
 use crate::configuration::ConfigSource;
+use crate::{certificates, writable};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -71,19 +71,24 @@ impl Check {
             print(&result_json(&source.name(), &loaded.config, &loaded.warnings).to_string());
             return Ok(is_success);
         }
-        let rows = loaded.config.groups().iter().flat_map(rows).collect::<Vec<_>>();
-        let rules = loaded.config.groups().iter().flat_map(|group| &group.rules);
+        let groups = served_groups(&loaded.config);
+        let rows = groups.iter().flat_map(rows).collect::<Vec<_>>();
+        let rules = groups.iter().flat_map(|group| &group.rules);
         let descriptions = descriptions(rules.flat_map(|rule| {
             let texts = rule.description.clone().into_iter();
             let texts = texts.chain(rule.reason.as_deref().map(reason_in_words));
             texts.map(|text| (rule.name.clone(), text))
         }));
-        print(&(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions));
-        print(&format!("\n{}", summary(&loaded.config)));
+        if !rows.is_empty() {
+            print(
+                &(table(&["group", "rule", "when", "per", "limit"], &rows) + &descriptions + "\n"),
+            );
+        }
+        print(&summary(&loaded.config));
         if !loaded.config.enabled {
             print("\nlimits are disabled (enabled: false): every request is allowed");
         }
-        for note in notes(&loaded.config).into_iter().chain(gateway_notes(&loaded.config)) {
+        for note in all_notes(&loaded.config) {
             print(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {
@@ -97,6 +102,26 @@ impl Check {
         print(&format!("\n{}: {} valid{warnings}", source.name(), rules_in_words(rows.len())));
         Ok(is_success)
     }
+}
+
+/// Returns the groups that apply to what the file configures.
+fn served_groups(config: &Config) -> &[Group] {
+    if has_idle_default_rule(config) { config.stated_groups() } else { config.groups() }
+}
+
+/// Returns all notes: facts that the author of a valid file should know.
+fn all_notes(config: &Config) -> Vec<String> {
+    let notes = notes(config).into_iter().chain(gateway_notes(config));
+    notes.chain(default_rule_note(config)).chain(snapshot_note(config)).collect()
+}
+
+/// Returns a note if this machine can't write the snapshot. It is no warning, because a file is often
+/// checked on another machine than the one that runs it.
+fn snapshot_note(config: &Config) -> Option<String> {
+    let StoreOptions::Memory { snapshot: Some(file), .. } = &config.store else { return None };
+    let error = writable::check("store.snapshot.path", &file.path).err()?;
+    let remedy = error.remedy();
+    Some(format!("`sluicegate serve` does not start on this machine: {error}: {remedy}"))
 }
 
 /// Returns the result as JSON.
@@ -117,12 +142,11 @@ fn result_json(file: &str, config: &Config, warnings: &[impl ToString]) -> Value
         let rules: Vec<_> = group.rules.iter().map(rule).collect();
         json!({ "group": group.name, "rules": rules })
     };
-    let notes: Vec<_> = notes(config).into_iter().chain(gateway_notes(config)).collect();
     let mut result = json!({
         "file": file,
         "enabled": config.enabled,
-        "groups": config.groups().iter().map(group).collect::<Vec<_>>(),
-        "notes": notes,
+        "groups": served_groups(config).iter().map(group).collect::<Vec<_>>(),
+        "notes": all_notes(config),
         "warnings": warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
     for (name, lines) in facts(config) {

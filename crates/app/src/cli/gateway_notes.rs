@@ -1,8 +1,8 @@
 //! Notes about rules that do not apply to requests through gateways, or not to all of them.
 
 use sluicegate_config::{CALLER, Config, GatewayOptions, ROUTE};
+use sluicegate_core::Rule;
 use sluicegate_core::ruleset::is_set_for_callers;
-use sluicegate_core::{Rule, Ruleset};
 
 /// Returns a note for each gateway and rule that never applies to its requests, and for each header
 /// that a request can leave out to bypass limits.
@@ -46,12 +46,7 @@ pub(super) fn rules_for_no_gateway(config: &Config) -> Vec<String> {
 /// Returns the rules of the file that never apply to requests through a gateway, each with the
 /// dimensions that the gateway does not provide.
 fn rules_without_effect(config: &Config, gateway: &GatewayOptions) -> Vec<(String, String)> {
-    let default = Ruleset::default_rules();
-    let is_default = |rule: &Rule| {
-        let mut rules = default.groups().flat_map(|(_, rules)| rules);
-        rules.any(|other| other == rule)
-    };
-    let rules = config.groups().iter().flat_map(|group| &group.rules);
+    let rules = config.stated_groups().iter().flat_map(|group| &group.rules);
     let rules = rules.filter(|rule| !rule.dimensions().any(is_set_for_callers));
     let without_effect = |rule: &Rule| {
         let mut missing: Vec<_> =
@@ -60,7 +55,7 @@ fn rules_without_effect(config: &Config, gateway: &GatewayOptions) -> Vec<(Strin
         missing.dedup();
         (!missing.is_empty()).then(|| (rule.name.clone(), missing.join(" and no ")))
     };
-    rules.filter(|rule| !is_default(rule)).filter_map(without_effect).collect()
+    rules.filter_map(without_effect).collect()
 }
 
 /// Returns the names of the rules that apply to requests through a gateway only if these have a
@@ -83,6 +78,41 @@ fn rules_by<'c>(config: &'c Config, gateway: &GatewayOptions, dimension: &str) -
     };
     let rules = config.groups().iter().flat_map(|group| &group.rules);
     rules.filter(applies).map(|rule| rule.name.as_str()).collect()
+}
+
+/// Returns true if the default rule applies to nothing that the file configures: the file has
+/// gateways or jobs, and no gateway provides the dimensions of the rule.
+pub(super) fn has_idle_default_rule(config: &Config) -> bool {
+    let rules = || config.default_groups().iter().flat_map(|group| &group.rules);
+    let has_parts =
+        !config.gateways.is_empty() || config.dispatch.is_some() || !config.workers.is_empty();
+    let applies = |gateway: &GatewayOptions| {
+        rules().any(|rule| rule.dimensions().all(|dimension| provides(gateway, dimension)))
+    };
+    rules().next().is_some() && has_parts && !config.gateways.iter().any(applies)
+}
+
+/// Returns a note about an idle default rule: the listeners for callers still apply it.
+pub(super) fn default_rule_note(config: &Config) -> Option<String> {
+    if !has_idle_default_rule(config) {
+        return None;
+    }
+    let rule = config.default_groups().iter().flat_map(|group| &group.rules).next()?;
+    let limits: Vec<_> = rule.limits.iter().map(ToString::to_string).collect();
+    let parts = [
+        ("gateway", !config.gateways.is_empty()),
+        ("dispatch", config.dispatch.is_some()),
+        ("worker", !config.workers.is_empty()),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter_map(|(part, runs)| runs.then_some(part)).collect();
+    Some(format!(
+        "the file has no section limits, so requests to listen.http and listen.grpc get the default \
+         rule {} ({} per {}); `sluicegate serve --only {}` runs without these listeners",
+        rule.name,
+        limits.join(", "),
+        rule.per.join(" and "),
+        parts.join(",")
+    ))
 }
 
 fn provides(gateway: &GatewayOptions, dimension: &str) -> bool {

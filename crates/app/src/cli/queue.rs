@@ -22,7 +22,7 @@ Examples:
   sluicegate queue depth jobs --json                  the same as JSON
   sluicegate queue send jobs '{\"repo\": \"a/b\"}' --type crawl_repo --create
   sluicegate queue send jobs --in 10min - < job.json  deliver the message in 10 minutes
-  sluicegate queue send jobs --lines - < jobs.ndjson  send each line as a message
+  sluicegate queue send jobs --lines jobs.ndjson      send each line of a file as a message
   sluicegate queue peek jobs --max 3                  print 3 messages, leave them in the queue
   sluicegate queue cancel jobs job-7                  delete the delayed message of a job
   sluicegate queue purge jobs --yes                   delete all messages
@@ -104,7 +104,8 @@ struct SendArgs {
     /// Name of the queue
     queue: String,
     /// Message body; - reads it from standard input
-    body: String,
+    #[arg(required_unless_present = "lines")]
+    body: Option<String>,
     /// Message type, such as crawl_repo
     #[arg(long = "type", value_name = "WORD")]
     kind: Option<String>,
@@ -120,9 +121,9 @@ struct SendArgs {
     /// Delay before the message is delivered, such as 30s
     #[arg(long = "in", value_name = "DURATION")]
     delay: Option<Span>,
-    /// Send each line of the body as a message of its own
-    #[arg(long, conflicts_with = "job")]
-    lines: bool,
+    /// Send each line of this file as a message; - reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["body", "job"])]
+    lines: Option<PathBuf>,
 }
 
 /// Maximum number of messages in one send call.
@@ -190,14 +191,18 @@ impl QueueCommand {
 
 impl SendArgs {
     async fn run(&self, queue: &Queue) -> anyhow::Result<()> {
-        let body = self.body()?;
         let when = self.delay.map_or(DeliveryTime::Now, DeliveryTime::After);
-        if !self.lines {
-            let message = self.message(queue, body)?;
+        let Some(file) = &self.lines else {
+            let message = self.message(queue, self.body()?)?;
             print(&queue.send_at(message, when).await?.to_string());
             return Ok(());
-        }
-        let lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        };
+        let text = match file.as_os_str() == "-" {
+            true => read_standard_input()?,
+            false => std::fs::read(file)
+                .with_context(|| format!("--lines: can't read {}", file.display()))?,
+        };
+        let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
         let bar = ProgressBar::new(lines.len() as u64);
         for part in lines.chunks(BATCH) {
@@ -217,12 +222,10 @@ impl SendArgs {
     }
 
     fn body(&self) -> anyhow::Result<Vec<u8>> {
-        if self.body != "-" {
-            return Ok(self.body.clone().into_bytes());
+        match self.body.as_deref().unwrap_or_default() {
+            "-" => read_standard_input(),
+            body => Ok(body.as_bytes().to_vec()),
         }
-        let mut body = Vec::new();
-        std::io::stdin().read_to_end(&mut body).context("can't read standard input")?;
-        Ok(body)
     }
 
     fn message(&self, queue: &Queue, body: Vec<u8>) -> anyhow::Result<Message> {
@@ -328,6 +331,12 @@ impl QueueDepth {
             "sharedDeadLetterQueue": shared,
         })
     }
+}
+
+fn read_standard_input() -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text).context("can't read standard input")?;
+    Ok(text)
 }
 
 /// Formats a message as one line of JSON. Invalid UTF-8 in a body is replaced.

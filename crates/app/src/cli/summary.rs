@@ -5,6 +5,8 @@ use sluicegate_config::{Config, RedisTopology, Sentinels, StoreOptions};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::ruleset::{Bypass, bypassed, is_set_for_callers};
 
+use super::gateway_notes::has_idle_default_rule;
+
 /// Returns the facts of the summary, each with its name and its lines.
 pub(super) fn facts(config: &Config) -> [(&'static str, Vec<String>); 3] {
     [
@@ -37,6 +39,9 @@ fn required(config: &Config) -> Vec<String> {
     }
     let mut lines = vec![match always.as_slice() {
         [] => "none".to_owned(),
+        names if has_idle_default_rule(config) => {
+            format!("{} of requests to listen.http and listen.grpc", names.join(", "))
+        }
         names => names.join(", "),
     }];
     let met = |set: &Vec<String>| set.iter().all(|name| always.contains(&name.as_str()));

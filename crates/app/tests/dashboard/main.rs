@@ -121,9 +121,9 @@ fn every_page_and_action_works_in_a_browser() {
 /// Sends jobs that fail; texts of hostile clients are among them.
 fn send_jobs(config: &Path) {
     let mut child = sluicegate()
-        .args(["queue", "send", "mail", "--lines", "--create", "--config"])
+        .args(["queue", "send", "mail", "--lines", "-", "--create", "--config"])
         .arg(config)
-        .args(["--type", "<img src=x onerror=alert(1)>", "-"])
+        .args(["--type", "<img src=x onerror=alert(1)>"])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("the binary starts");

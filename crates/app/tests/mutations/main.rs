@@ -277,8 +277,12 @@ workers:
     let path = folder.path().join("c.yaml");
     std::fs::write(&path, &config).expect("a file");
     let messages: String = (0..16).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let lines = folder.path().join("messages");
+    std::fs::write(&lines, messages).expect("a file");
     let sent = sluicegate()
-        .args(["queue", "send", "raw", &messages, "--lines", "--create", "-c"])
+        .args(["queue", "send", "raw", "--create", "--lines"])
+        .arg(&lines)
+        .arg("-c")
         .arg(&path)
         .output()
         .expect("it runs");

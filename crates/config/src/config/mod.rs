@@ -86,15 +86,28 @@ pub struct Config {
     pub dispatch: Option<Dispatch>,
     /// Workers. Default: none.
     pub workers: Vec<WorkerOptions>,
+    /// All groups; those of the default rule come first.
     pub(crate) groups: Vec<Group>,
+    /// Number of groups of the default rule: none if the file has limits.
+    pub(crate) default_groups: usize,
     pub(crate) ruleset: Ruleset,
 }
 
 impl Config {
-    /// Returns the groups of rules as the file states them. Default: USER_MODEL, 100/h by userId
-    /// and modelId.
+    /// Returns the groups of rules: those of the file, and those of the default rule.
     pub fn groups(&self) -> &[Group] {
         &self.groups
+    }
+
+    /// Returns the groups of rules as the file states them, also those of routes and providers.
+    pub fn stated_groups(&self) -> &[Group] {
+        &self.groups[self.default_groups..]
+    }
+
+    /// Returns the groups that apply because the file has no limits for callers: USER_MODEL, 100/h
+    /// by userId and modelId.
+    pub fn default_groups(&self) -> &[Group] {
+        &self.groups[..self.default_groups]
     }
 
     /// Returns required and secret dimensions, prices and booking options. Default: nothing is

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, Tag};
 
 use super::container::{Container, ContainerKind};
-use super::{Node, Scalar, Value, announces_secret, has_credentials};
+use super::secrecy::{Secrecy, announces_secret, has_credentials, is_visible_section};
+use super::{Node, Scalar, Value};
 use crate::interpolate;
 use crate::location::{Path, Position};
 use crate::report::{LineDisplay, Report};
@@ -18,26 +19,6 @@ const TEXT_BYTES_MAX: usize = 8 << 20;
 const DEPTH_MAX: usize = 32;
 /// Maximum size of all copies that anchors and aliases make, as counted by [`Container::bytes`].
 const COPIED_BYTES_MAX: usize = 4 << 20;
-
-/// Top-level keys whose values a message may show. Values of all other keys (`auth`, or a
-/// misspelling of it) may be secrets.
-const VISIBLE_SECTIONS: [&str; 15] = [
-    "booking",
-    "dimensions",
-    "enabled",
-    "limits",
-    "listen",
-    "log",
-    "metrics",
-    "outage",
-    "prices",
-    "queue",
-    "rate_limits",
-    "redis",
-    "server",
-    "store",
-    "tests",
-];
 
 /// Parses a text. Returns its tree, if it is valid YAML, and the ranges that no message may show.
 pub(crate) fn parse(text: &str, report: &mut Report) -> (Option<Node>, Vec<HiddenRange>) {
@@ -139,8 +120,13 @@ impl Builder<'_> {
         if self.open.len() == DEPTH_MAX {
             return self.too_deep(at);
         }
-        let path = self.path();
-        self.open.push(Container::new(at, path, anchor, kind));
+        let secrecy = match (self.open.last(), &kind) {
+            (Some(open), _) => open.next_secrecy(),
+            (None, ContainerKind::Map { .. }) => Secrecy::Sections,
+            // Not a configuration, but maybe a file of secrets.
+            (None, ContainerKind::List(_)) => Secrecy::Secret,
+        };
+        self.open.push(Container::new(at, self.path(), secrecy, anchor, kind));
         Some(())
     }
 
@@ -217,9 +203,22 @@ impl Builder<'_> {
         self.open.last().map(Container::next_path).unwrap_or_default()
     }
 
+    /// Decides about the line of a syntax error. The structure of the text is not known there: a
+    /// quotation mark too many may have hidden the keys before it. So the line is shown only in
+    /// sections without options for credentials, by the structure and by the text.
     fn show(&self, at: Position) -> LineDisplay {
         let line = self.line(at);
-        let harmless = self.is_visible() && !has_credentials(line) && !announces_secret(line);
+        let by_structure = match self.open.first() {
+            None => false,
+            Some(open) if open.wants_key() => true,
+            Some(open) => open.key().is_some_and(|key| is_visible_section(&key.text)),
+        };
+        let lines = self.lines.iter().take(at.line).rev();
+        let mut unindented =
+            lines.filter(|line| !line.starts_with([' ', '\t', '#', '-']) && !line.is_empty());
+        let section = unindented.next().and_then(|line| line.split_once(':'));
+        let by_text = section.is_some_and(|(key, _)| is_visible_section(key));
+        let harmless = by_structure && by_text && !has_credentials(line) && !announces_secret(line);
         if harmless { LineDisplay::Shown } else { LineDisplay::Hidden }
     }
 
@@ -229,30 +228,16 @@ impl Builder<'_> {
         if line.len() > LINE_BYTES_MAX { "" } else { line }
     }
 
-    /// Returns true if the next value is in a section without secrets.
-    fn is_visible(&self) -> bool {
-        match self.open.first() {
-            None => true,
-            Some(open) if open.wants_key() => true,
-            Some(open) => {
-                open.key().is_some_and(|key| VISIBLE_SECTIONS.contains(&key.text.as_str()))
-            }
-        }
-    }
-
     /// Keeps a value out of all messages if it may be secret.
     fn hide(&mut self, scalar: &Scalar, span: Span) {
-        let harmless = match self.open.last() {
+        let is_secret = match self.open.last() {
             // A file that consists of one word is not a configuration, but may be a file with a
             // secret.
-            None => false,
-            Some(open) if open.wants_key() => true,
-            Some(open) => {
-                let announced = open.key().is_some_and(|key| announces_secret(&key.text));
-                self.is_visible() && !announced && !has_credentials(scalar.text())
-            }
+            None => true,
+            Some(open) if open.wants_key() => false,
+            Some(open) => open.hides_scalar() || has_credentials(scalar.text()),
         };
-        if !harmless && !interpolate::is_one_variable(scalar.text()) {
+        if is_secret && !interpolate::is_one_variable(scalar.text()) {
             self.hidden.push(HiddenRange { from: position(span.start), to: position(span.end) });
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::build::FinishedNode;
+use super::secrecy::{Secrecy, announces_secret};
 use super::{Key, Node, Value};
 use crate::location::{Path, Position, shorten};
 use crate::report::{LineDisplay, Report};
@@ -12,6 +13,7 @@ pub(super) struct Container {
     pub(super) anchor: usize,
     kind: ContainerKind,
     path: Path,
+    secrecy: Secrecy,
     bytes: usize,
     depth: usize,
 }
@@ -47,8 +49,14 @@ impl Container {
     /// Cost of copying a node, in addition to its text.
     pub(super) const NODE_BYTES: usize = 16;
 
-    pub(super) fn new(at: Position, path: Path, anchor: usize, kind: ContainerKind) -> Self {
-        Self { at, anchor, kind, path, bytes: Self::NODE_BYTES, depth: 1 }
+    pub(super) fn new(
+        at: Position,
+        path: Path,
+        secrecy: Secrecy,
+        anchor: usize,
+        kind: ContainerKind,
+    ) -> Self {
+        Self { at, anchor, kind, path, secrecy, bytes: Self::NODE_BYTES, depth: 1 }
     }
 
     /// Returns true if the next value is a key.
@@ -74,6 +82,32 @@ impl Container {
             (_, Some(key)) => self.path.key(&key.text),
             (_, None) => self.path.clone(),
         }
+    }
+
+    /// Returns the secrecy of the next list or map.
+    pub(super) fn next_secrecy(&self) -> Secrecy {
+        match (&self.kind, self.key()) {
+            (_, Some(key)) => self.secrecy.below(&key.text),
+            (ContainerKind::Map { pending: PendingKey::Invalid, .. }, _) => Secrecy::Secret,
+            (_, None) => self.secrecy,
+        }
+    }
+
+    /// Returns true if no message may show the next value, a scalar.
+    pub(super) fn hides_scalar(&self) -> bool {
+        let secrecy = match self.key() {
+            Some(key) => self.secrecy.of_scalar(&key.text),
+            None => self.next_secrecy(),
+        };
+        secrecy == Secrecy::Secret || self.follows_secret_flag()
+    }
+
+    /// Returns true if the next item follows an option of a command line that takes a secret, such
+    /// as `--password`.
+    fn follows_secret_flag(&self) -> bool {
+        let ContainerKind::List(list) = &self.kind else { return false };
+        let Some(Value::Scalar(scalar)) = list.last().map(|node| &node.value) else { return false };
+        scalar.text().starts_with('-') && announces_secret(scalar.text())
     }
 
     /// Adds the next value.

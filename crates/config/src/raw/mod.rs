@@ -6,11 +6,13 @@
 
 mod build;
 mod container;
+mod secrecy;
 
 use std::borrow::Cow;
 use std::fmt;
 
 pub(crate) use build::parse;
+use secrecy::has_credentials;
 
 use crate::interpolate;
 use crate::location::{Position, shorten};
@@ -140,23 +142,6 @@ impl fmt::Debug for Scalar {
     }
 }
 
-/// Returns true if a text looks like an address with a password in it.
-fn has_credentials(text: &str) -> bool {
-    let url = text.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
-    let lower = text.to_ascii_lowercase();
-    url || ["password=", "sharedaccesskey=", "sharedaccesssignature="]
-        .iter()
-        .any(|word| lower.contains(word))
-}
-
-/// Returns true if the name of a key, or a line with a key in it, suggests a secret.
-fn announces_secret(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    let words =
-        ["password", "passwd", "secret", "token", "credential", "api_key", "connection_string"];
-    words.iter().any(|word| text.contains(word))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +162,8 @@ mod tests {
             "host:6380,password=pw,ssl=True",
             "a://b:c@d",
             "Endpoint=sb://h;SharedAccessKey=k",
+            "https://api.example/v1?alt=json&key=k",
+            "Authorization: Bearer k",
         ] {
             assert_eq!(Scalar::new(text.to_owned(), true).redacted(), "…");
         }

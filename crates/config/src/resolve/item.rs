@@ -2,7 +2,7 @@
 
 use crate::location::{Location, Path, shorten};
 use crate::raw::{Key, Node, Scalar, Value};
-use crate::report::Report;
+use crate::report::{LineDisplay, Report};
 
 /// A node with its path.
 #[derive(Clone)]
@@ -127,7 +127,9 @@ impl<'n> Fields<'n> {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("known keys: {}", join_words(known)),
             };
-            report.error(&location, "unknown key", &remedy);
+            let message = "unknown key".to_owned();
+            let display = LineDisplay::UpToKey(name.chars().count());
+            report.error_at(location.position, &location.path, message, &remedy, display);
         }
         Some(Self { item, entries })
     }

@@ -91,7 +91,7 @@ pub(crate) fn envoy_file(root: &Node, report: &mut Report) -> Option<Config> {
         Settings { required: Vec::new(), needs: Vec::new(), ..config.settings().clone() };
     let sections = [Section { groups: imported, item: Some(item), message: None }];
     let ruleset = compile(&sections, None, &settings, report);
-    Some(Config { groups: all_groups(&sections), ruleset, ..config })
+    Some(Config { groups: all_groups(&sections), default_groups: 0, ruleset, ..config })
 }
 
 /// Reads a file of our own format. `env` looks up a variable that replaces an option; `selected` is the
@@ -158,6 +158,7 @@ pub(crate) fn config(
         None if imported.is_empty() => default_groups(),
         None => Vec::new(),
     };
+    let default_groups = if drafts.is_none() { groups.len() } else { 0 };
     let dispatch = part("dispatch")
         .and_then(|item| dispatch::dispatch(&item, &store, part("workers").as_ref(), report));
     let (dispatch, of_providers) = dispatch.unzip();
@@ -206,6 +207,7 @@ pub(crate) fn config(
         workers,
         server,
         groups,
+        default_groups,
         ruleset,
     })
 }

@@ -153,11 +153,12 @@ fn broker(fields: &Fields<'_>, env: Env<'_>, report: &mut Report) -> Option<Queu
             }),
         },
         QueueKind::ServiceBus => QueueBroker::ServiceBus {
-            login: login(fields, report)?,
             websockets: fields.read("transport", false, report, |item, report| {
                 scalar::word(item, report, &[("amqp", false), ("websockets", true)])
             }),
             admin_url: fields.read_some("admin_url", report, endpoint),
+            // Last, so that all mistakes in the other options are reported at once.
+            login: login(fields, report)?,
         },
         QueueKind::Sqs => QueueBroker::Sqs {
             endpoint: fields.read_some("endpoint", report, endpoint),

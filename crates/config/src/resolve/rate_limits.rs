@@ -129,7 +129,7 @@ pub(crate) fn file(
     settings.needs = needs(&groups, &settings.optional);
     let sections = [Section { groups, item: part("rate_limits"), message: None }];
     let ruleset = compile(&sections, None, &settings, report);
-    Some(Config { groups: all_groups(&sections), ruleset, ..config })
+    Some(Config { groups: all_groups(&sections), default_groups: 0, ruleset, ..config })
 }
 
 /// Reads `redis: {cluster_mode, endpoints, timeout_ms}`.

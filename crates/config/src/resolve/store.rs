@@ -175,7 +175,8 @@ fn topology(fields: &Fields<'_>, report: &mut Report) -> Option<RedisTopology> {
     let [url, cluster, sentinel] = ["url", "cluster", "sentinel"].map(|key| fields.get(key));
     let is_list = |item: &Item<'_>| matches!(item.node.value, Value::List(_));
     let in_cluster = match cluster.as_ref().filter(|item| !is_list(item)) {
-        Some(item) => is_in_cluster(item, report)?,
+        // After a mistake, url may name several servers.
+        Some(item) => is_in_cluster(item, report).unwrap_or(sentinel.is_none()),
         None => false,
     };
     let cluster = cluster.filter(|item| is_list(item) || in_cluster && sentinel.is_some());

@@ -40,17 +40,23 @@ fn every_good_file_is_loaded_without_warnings() {
 
 #[test]
 fn the_examples_of_the_documentation_are_loaded_without_warnings() {
-    let page = include_str!("../../../../docs/configuration.md");
-    let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let tasks = fs::read_dir(docs.join("tasks")).expect("a folder");
+    let tasks = tasks.map(|entry| entry.expect("an entry").path());
     let mut examples = 0;
-    for example in blocks {
-        let env = |name: &str| name.ends_with("TOKEN").then(|| format!("the-value-of-{name}"));
-        let loaded = load("example", example, &env);
-        let loaded = loaded.unwrap_or_else(|errors| panic!("{example}\n{errors}"));
-        assert!(loaded.warnings.is_empty(), "{example}\n{:?}", loaded.warnings);
-        examples += 1;
+    for path in tasks.chain([docs.join("configuration.md")]) {
+        let page = fs::read_to_string(&path).expect("a page");
+        let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+        for example in blocks {
+            let env = |name: &str| name.ends_with("TOKEN").then(|| format!("the-value-of-{name}"));
+            let name = path.display().to_string();
+            let loaded = load(&name, example, &env);
+            let loaded = loaded.unwrap_or_else(|errors| panic!("{example}\n{errors}"));
+            assert!(loaded.warnings.is_empty(), "{example}\n{:?}", loaded.warnings);
+            examples += 1;
+        }
     }
-    assert!(examples >= 5);
+    assert!(examples >= 9);
 }
 
 fn check(path: &Path, actual: &str) {

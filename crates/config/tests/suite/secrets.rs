@@ -107,10 +107,96 @@ fn secrets_that_are_written_out_are_not_repeated_either() {
         "store: {kind: redis, password: s3cret}",
         "store:\n  kind: redis\n  sentinel:\n    password: s3cret",
         "store:\n  kind: redis\n  password: 's3cret",
+        "gateways: {auth: {tokens: {a: s3cret}}}",
+        "gateways: [{auth: {header: s3cret s3cret, tokens: s3cret}, nmae: a}]",
+        "gateways: [{auht: {tokens: {a: [s3cret]}}, nmae: a}]",
+        "gateways: [{routes: [{upstream: 'http://a:s3cret@b'}]}]",
+        "gateways: [{routes: [{upstream: 'http://b/?key=s3cret'}]}]",
+        "gateways: [{routes: [{credentials: {basic: {user: s3cret, password: s3cret}, ttl: 1}}]}]",
+        "gateways: [{routes: [{credentails: {headers: {x-key: s3cret}}}]}]",
+        "gateways: [{routes: [{credentials: {login: {url: b, body: 'name=s3cret', ttl: 1}}}]}]",
+        "gateways:\n- routes:\n  - credentials:\n      headers:\n        x-key: s3cret: x",
+        "gateways:\n- routes:\n  - credentials:\n      headers:\n        x-key: 's3cret",
+        "workers: [{handler: {preset: openai, api_key: s3cret, modle: x}}]",
+        "workers: [{handler: {http: {url: a, headers: {x-key: s3cret}, query: {k: s3cret}}}}]",
+        "workers: [{handler: {http: {url: a, body: {apiKey: s3cret}}}}]",
+        "workers: [{handler: {command: {program: a, env: {GITHUB_PAT: s3cret}, agrs: []}}}]",
+        "workers: [{handler: {command: [psql, --password, s3cret, '{{x}}']}}]",
+        "workers: [{handler: {command: [curl, -H, 'Authorization: Bearer s3cret', '{{x}}']}}]",
+        "traces: {headers: {x-key: s3cret}, endpoint: b}",
+        "tokens: s3cret",
         "s3cret",
         "- s3cret",
     ] {
         let errors = load("f", text, &|_| None).expect_err(text);
         assert!(!format!("{errors}\n{errors:?}").contains("s3cret"), "{text}\n{errors}");
+    }
+}
+
+/// A file with credentials of every kind.
+const CREDENTIALS: &str = "
+gateways:
+  - name: vendor
+    listen: 127.0.0.1:3001
+    auth:
+      tokens:
+        a: s3cret-s3cret-s3cret
+    routes:
+      - path: /a
+        upstream: http://127.0.0.1
+        credentials:
+          headers:
+            x-key: s3cret
+      - path: /b
+        upstream: http://127.0.0.1
+        credentials:
+          login:
+            url: http://127.0.0.1
+            body: s3cret
+workers:
+  - provider: p
+    queue: q
+    handler:
+      http:
+        url: http://127.0.0.1
+        headers:
+          x-key: \"s3cret {{id}}\"
+        query:
+          key: s3cret
+";
+
+/// Braces are not among the signs: one makes a key of the secret behind it, and messages name keys.
+#[test]
+fn no_stray_sign_reveals_a_credential() {
+    let count = |text: &str, word: &str| text.matches(word).count();
+    let words = ["s3cret", "gateways:", "auth:", "tokens:", "credentials:", "headers:", "workers:"];
+    for (at, _) in CREDENTIALS.char_indices() {
+        for sign in ["'", "\"", "]", "|", "!!x ", "&a ", "*a "] {
+            let mut text = CREDENTIALS.to_owned();
+            text.insert_str(at, sign);
+            // A sign inside one of these words makes another word of it.
+            if words.iter().any(|word| count(&text, word) < count(CREDENTIALS, word)) {
+                continue;
+            }
+            let Err(errors) = load("f", &text, &|_| None) else { continue };
+            assert!(!format!("{errors}\n{errors:?}").contains("s3cret"), "{text}\n{errors}");
+        }
+    }
+}
+
+#[test]
+fn values_that_are_no_credentials_are_shown() {
+    for (text, shown) in [
+        ("gateways: [{name: a/b, listen: '127.0.0.1:1', routes: []}]", "name: a/b, listen"),
+        ("gateways: [{routes: [{path: graphql, upstream: 'ftp://a'}]}]", "upstream: 'ftp://a'"),
+        ("gateways:\n- auth: {tokens: {a: s3cret}}\n  routes: [{retries: 11}]", "retries: 11"),
+        ("dispatch: {providers: {p: {estimate: {tokens: much}}}}", "estimate: {tokens: much}"),
+        ("workers: [{handler: {preset: openia, max_tokens: none}}]", "max_tokens: none"),
+        ("workers: [{handler: {http: {url: 'ftp://a', method: FETCH}}}]", "method: FETCH"),
+        ("workers: [{handler: {command: [cat, '{{x}}']}}]", "[cat, '{{x}}']"),
+        ("traces: {endpoint: nowhere}", "endpoint: nowhere"),
+    ] {
+        let errors = load("f", text, &|_| None).expect_err(text).to_string();
+        assert!(errors.contains(shown) && !errors.contains("s3cret"), "{text}\n{errors}");
     }
 }

@@ -10,7 +10,7 @@ use sluicegate_http::tls;
 use sluicegate_queue::WallClock;
 
 use super::{Finding, listeners};
-use crate::certificates;
+use crate::{certificates, writable};
 
 /// Time before the expiry of a certificate from which on it is reported.
 const RENEW_WITHIN: Span = Span::from_secs(30 * 86_400);
@@ -57,18 +57,9 @@ fn expiry(option: &str, path: &Path) -> Option<Finding> {
 }
 
 /// Checks that this user can create files in the folder of `path`.
-fn writable(option: &str, path: &Path) -> Finding {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new("."));
-    let probe = folder.join(format!(".sluicegate-doctor-{}", std::process::id()));
-    let shown = folder.display();
-    let result = std::fs::File::create_new(&probe).and_then(|_| std::fs::remove_file(&probe));
-    match result {
-        Ok(()) => Finding::ok("folder", format!("{option}: {shown} is writable")),
-        Err(error) => Finding::problem(
-            "folder",
-            format!("{option}: can't write to {shown}: {error}"),
-            format!("create the folder and give it to the user of the service, or change {option}"),
-        ),
+fn writable(option: &'static str, path: &Path) -> Finding {
+    match writable::check(option, path) {
+        Ok(folder) => Finding::ok("folder", format!("{option}: {} is writable", folder.display())),
+        Err(error) => Finding::problem("folder", error.to_string(), error.remedy()),
     }
 }

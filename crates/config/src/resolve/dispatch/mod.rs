@@ -7,13 +7,14 @@
 mod tier;
 
 use sluicegate_core::{Group, Span};
+use sluicegate_template::Text;
 
 use self::tier::{Tier, TierScope, estimate, limits, spread};
 use super::item::{Fields, Item};
 use super::{gateway, handler, scalar};
 use crate::config::{
-    DelayMode, Dispatch, OutagePolicy, Provider, RedisTopology, StoreOptions, Strategy,
-    WorkerOptions,
+    DelayMode, Dispatch, HandlerOptions, HttpOptions, OutagePolicy, Provider, RedisTopology,
+    StoreOptions, Strategy, Work, WorkerOptions,
 };
 use crate::location::shorten;
 use crate::raw::Value;
@@ -167,7 +168,6 @@ fn provider<'k>(
     if name.is_empty() || name.len() > 30 || name.contains(['/', ',', '<']) || name.trim() != name {
         let remedy = "write 1 to 30 characters other than / , and <, without spaces around them";
         item.fail(report, "invalid provider name", remedy);
-        return None;
     }
     let fields = Fields::open(item.clone(), &PROVIDER, report)?;
     let estimate = fields.get("estimate").and_then(|item| estimate(&item, report));
@@ -271,9 +271,15 @@ fn worker(
         timeout: fields.read("timeout", Span::from_secs(60), report, least),
         learn: gateway::learn(&fields, true, report),
         provider,
-        handler: handler?,
+        handler: handler.unwrap_or_else(unusable_handler),
     };
     Some((worker, group))
+}
+
+/// Stands for a handler that has an error, so that its worker can be compared with the others.
+fn unusable_handler() -> HandlerOptions {
+    let call = HttpOptions::to(Text::from(String::new()));
+    HandlerOptions { work: Work::Http(Box::new(call)), emit: Vec::new() }
 }
 
 const BACKOFF: (Span, Span) = (Span::from_secs(1), Span::from_secs(60));

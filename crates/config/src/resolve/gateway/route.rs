@@ -1,9 +1,9 @@
 //! Reads one route of a gateway, and builds the rules for its limits.
 
-use http::Method;
+use http::{Method, Uri};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::Pattern;
-use sluicegate_core::ruleset::Settings;
+use sluicegate_core::ruleset::{RulesetProblem, Settings};
 use sluicegate_core::{Group, Limit, Rule, Ruleset, Span};
 
 use super::super::item::{Fields, Item};
@@ -11,7 +11,9 @@ use super::super::upstream::{credentials, url};
 use super::super::{rule, scalar};
 use super::provided::ProvidedDimensions;
 use super::{Context, checks, name_of, wait};
-use crate::config::{ByteSize, LearnOptions, PathPattern, ROUTE, RouteOptions, route_key};
+use crate::config::{
+    ByteSize, LearnOptions, PathPattern, ROUTE, RouteOptions, UpstreamUrl, route_key,
+};
 use crate::raw::Value;
 use crate::report::Report;
 
@@ -55,18 +57,17 @@ pub(super) struct FurtherLimit<'n> {
     pub(super) item: Item<'n>,
 }
 
-/// Reads a route. Also returns the groups of rules that limit it.
+/// Reads a route, and reports all its mistakes. Also returns the groups of rules that limit it.
+/// Returns `None` if the path has an error, because the other routes can't be compared with it.
 pub(super) fn route(
     item: &Item<'_>,
     owner: &Owner<'_>,
     report: &mut Report,
 ) -> Option<(RouteOptions, Vec<Group>)> {
-    let before = report.errors();
     let fields = Fields::open(item.clone(), &KNOWN, report)?;
     let path = fields.require("path", "write a path, such as /graphql or /v1/*", report);
-    let path = path.and_then(|item| path_of(&item, report))?;
-    let from_path = path.trim_matches(['/', '*']).replace('/', "-");
-    let from_path = if from_path.is_empty() { "all".to_owned() } else { from_path };
+    let path = path.and_then(|item| path_of(&item, report));
+    let from_path = path.as_ref().map(name_from).unwrap_or_default();
     let name = fields.read("name", from_path, report, name_of);
     let upstream =
         fields.require("upstream", "write a URL, such as https://api.vendor.example", report);
@@ -106,7 +107,8 @@ pub(super) fn route(
         let per: Vec<&str> = std::iter::once(ROUTE).chain(per.iter().map(String::as_str)).collect();
         groups.push(Group::new(name.clone(), [own(Rule::new(name, limits.clone()).per(&per))]));
     }
-    if report.errors() == before && Ruleset::new(groups.clone(), Settings::default()).is_err() {
+    let errors = Ruleset::new(groups.clone(), Settings::default()).err().unwrap_or_default();
+    if errors.iter().any(|error| matches!(error.problem, RulesetProblem::SameWindow(..))) {
         let message = "two limits of the route have the same window";
         item.fail(report, message, "remove the larger one");
     }
@@ -125,12 +127,12 @@ pub(super) fn route(
         }
         Some(size)
     });
-    let graphql = path.ends_with("/graphql");
+    let graphql = matches!(&path, Some(PathPattern::Exact(path)) if path.ends_with("/graphql"));
     let counts = [("2xx", true), ("any", false)];
     let route = RouteOptions {
         name,
         methods: fields.read("methods", Vec::new(), report, methods),
-        upstream: upstream?,
+        upstream: upstream.unwrap_or_else(unusable_upstream),
         http2: fields.read("http2", false, report, scalar::boolean),
         ca: fields.read_some("ca", report, scalar::path),
         credentials: fields.read_some("credentials", report, credentials),
@@ -149,24 +151,37 @@ pub(super) fn route(
         upgrades: fields.read("upgrades", false, report, scalar::boolean),
         graphql: fields.read("graphql", graphql, report, scalar::boolean),
         learn,
-        path: match path.strip_suffix('*') {
-            Some(prefix) => PathPattern::Prefix(prefix.to_owned()),
-            None => PathPattern::Exact(path),
-        },
+        path: path.clone().unwrap_or(PathPattern::Exact(String::new())),
     };
     checks::route(
         &checks::ReadRoute { item, route: &route, outage, further: &further },
         owner,
         report,
     );
-    Some((route, groups))
+    path.map(|_| (route, groups))
+}
+
+/// Stands for an upstream that has an error. Begins with https://, so that `ca` is not reported as
+/// well.
+fn unusable_upstream() -> UpstreamUrl {
+    UpstreamUrl { uri: Uri::from_static("https://upstream.invalid"), has_path: false }
+}
+
+/// Returns the name of a route that has none: its path.
+fn name_from(path: &PathPattern) -> String {
+    let (PathPattern::Exact(path) | PathPattern::Prefix(path)) = path;
+    match path.trim_matches('/') {
+        "" => "all".to_owned(),
+        path => path.replace('/', "-"),
+    }
 }
 
 /// Reads a path such as `/graphql`, or `/v1/*` for all paths that start with `/v1/`.
-fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
+fn path_of(item: &Item<'_>, report: &mut Report) -> Option<PathPattern> {
     let form = "write a path such as /graphql, or /v1/* for all paths that start with /v1/";
     let path = scalar::text(item, report)?;
-    let fixed = path.strip_suffix('*').unwrap_or(&path);
+    let prefix = path.strip_suffix('*');
+    let fixed = prefix.unwrap_or(&path);
     let plain = fixed.chars().all(|c| c.is_ascii_graphic() && !"*?#".contains(c));
     if !fixed.starts_with('/') || !plain {
         item.fail(report, "not a valid path", form);
@@ -176,7 +191,10 @@ fn path_of(item: &Item<'_>, report: &mut Report) -> Option<String> {
         item.fail(report, "the gateway itself serves this path", "choose another path");
         return None;
     }
-    Some(path)
+    Some(match prefix {
+        Some(prefix) => PathPattern::Prefix(prefix.to_owned()),
+        None => PathPattern::Exact(path),
+    })
 }
 
 fn methods(item: &Item<'_>, report: &mut Report) -> Option<Vec<Method>> {
@@ -224,8 +242,8 @@ fn further_limits<'n>(
             "per",
             "write the dimensions to count by, such as per: [tenantId]",
             report,
-        )?;
-        let per = per.list(report, form)?;
+        );
+        let per = per.and_then(|item| item.list(report, form)).unwrap_or_default();
         let per = per.iter().filter_map(|item| provided.name(item, report)).collect();
         let item = fields.require("limit", "write a limit, such as limit: 5/s", report)?;
         Some(FurtherLimit { per, limits: request_limits(&item, report), item })

@@ -40,9 +40,9 @@ pub(super) fn wait(
         "write the dimension whose values take turns, such as by: tenantId",
         report,
     );
-    let Some(by) = by.and_then(|item| provided.name(&item, report)) else { return wait };
+    let by = by.and_then(|item| provided.name(&item, report));
     wait.order = WaitOrder::Fair {
-        by,
+        by: by.unwrap_or_default(),
         weights: numbers(&fields, "weights", 1..=1_000, report),
         priorities: numbers(&fields, "priorities", 0..=255, report),
     };

@@ -22,25 +22,27 @@ pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<HandlerOpt
     let emit = fields.get("emit").map(|item| emit::emit(&item, report)).unwrap_or_default();
     let given: Vec<_> =
         KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
-    let [(kind, given)] = given.as_slice() else {
-        item.fail(
-            report,
-            "a handler needs exactly one of http, command or preset",
-            "write one of them",
-        );
-        return None;
-    };
-    if *kind != "preset" {
+    if let [(kind @ ("http" | "command"), _)] = given.as_slice() {
         for item in chat::KNOWN.iter().filter_map(|key| fields.get(key)) {
             let message =
                 format!("only preset handlers have this option here, and this handler is {kind}");
             item.fail(report, message, "remove it, or move it into the map of the handler");
         }
     }
-    let work = match *kind {
-        "http" => Work::Http(Box::new(http::http(given.clone(), report)?)),
-        "command" => Work::Command(command::command(given, report)?),
-        _ => Work::Http(Box::new(chat::chat(given, &fields, report)?)),
+    if given.len() != 1 {
+        item.fail(
+            report,
+            "a handler needs exactly one of http, command or preset",
+            "write one of them",
+        );
+    }
+    let work = |(kind, item): &(&str, Item<'_>)| {
+        Some(match *kind {
+            "http" => Work::Http(Box::new(http::http(item.clone(), report)?)),
+            "command" => Work::Command(command::command(item, report)?),
+            _ => Work::Http(Box::new(chat::chat(item, &fields, report)?)),
+        })
     };
-    Some(HandlerOptions { work, emit })
+    let mut works: Vec<_> = given.iter().map(work).collect();
+    Some(HandlerOptions { work: works.pop().flatten()?, emit })
 }

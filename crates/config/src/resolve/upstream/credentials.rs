@@ -14,17 +14,20 @@ const KINDS: [&str; 4] = ["basic", "bearer", "headers", "login"];
 /// Reads the option `credentials`.
 pub(in super::super) fn credentials(item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
     let fields = Fields::open(item.clone(), &KINDS, report)?;
-    let given: Vec<_> =
-        KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?))).collect();
-    let [(kind, item)] = given.as_slice() else {
+    let given = KINDS.into_iter().filter_map(|kind| Some((kind, fields.get(kind)?)));
+    let mut read: Vec<_> = given.map(|(kind, item)| read(kind, &item, report)).collect();
+    if read.len() != 1 {
         item.fail(
             report,
             "needs exactly one of basic, bearer, headers or login",
             "write one of them",
         );
-        return None;
-    };
-    match *kind {
+    }
+    read.pop().flatten()
+}
+
+fn read(kind: &str, item: &Item<'_>, report: &mut Report) -> Option<Credentials> {
+    match kind {
         "basic" => {
             let fields = Fields::open(item.clone(), &["user", "password"], report)?;
             let user = fields.require("user", "write the user name", report);
@@ -69,8 +72,6 @@ fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
         scalar::span_from(item, report, Span::from_secs(1), "write at least 1s")
     };
     Some(Login {
-        url: url?.uri,
-        body: body?,
         content_type: text("content_type", "application/json", report),
         token: pointer(&fields, "token", "/access_token", report),
         expires_in: pointer(&fields, "expires_in", "/expires_in", report),
@@ -80,6 +81,9 @@ fn login(item: &Item<'_>, report: &mut Report) -> Option<Login> {
             item.scalar(report, "write a word, or \"\" for none")
                 .map(|scalar| scalar.text().to_owned())
         }),
+        // Last, so that all mistakes in the other options are reported at once.
+        url: url?.uri,
+        body: body?,
     })
 }
 
