@@ -419,7 +419,10 @@ impl Ledger {
                         Some(text) => text.parse().map_err(RecordError::Lease)?,
                         None => Rule::LEASE,
                     };
-                    let at = charge.charged_at.unwrap_or(at);
+                    // A claim takes its leases when it is made, long after the charges of its booking.
+                    let claimed = admitted.decision.claimant.is_some();
+                    let taken = if claimed { at } else { at.min(start) };
+                    let at = charge.charged_at.unwrap_or(taken);
                     let slots = self.slots.entry(key.clone());
                     let slots = slots.or_insert_with(|| ConcurrencyCounter::new(limit.clone()));
                     let number = slots.start(&limit, at, amount, length, admitted.by_node);

@@ -70,7 +70,8 @@ pub(super) struct Decision {
     pub(super) at: Timestamp,
     /// Earliest time at which the store can have charged it: a reply may have been lost.
     pub(super) earliest: Timestamp,
-    /// Time at which the work may start: `at`, or the start of the booking.
+    /// Time at which the work may start: `at`, or the start of the booking. Earlier than `at` if the
+    /// reply to an earlier attempt was lost, which made the charges.
     pub(super) start: Timestamp,
     /// Latest time at which the work may start: later than `start` only for a booking and for paced
     /// work.
