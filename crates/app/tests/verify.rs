@@ -402,6 +402,44 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     assert!(code == 2 && said.contains("that the log does not contain"), "{said}");
 }
 
+/// Returns the number of admissions in each row of the table, by counter.
+fn admissions(said: &str) -> Vec<(&str, &str)> {
+    let rows = said.lines().skip(1).take_while(|line| !line.is_empty());
+    let columns = rows.map(|row| row.split("  ").filter(|column| !column.is_empty()));
+    columns.map(|mut row| (row.next().unwrap_or(""), row.nth(1).unwrap_or("").trim())).collect()
+}
+
+#[test]
+fn a_booking_that_was_moved_is_not_counted_as_another_admission() {
+    let charges = |key: &str| {
+        format!(r#""charges":[{{"key":"{key}","limits":["5/5s"],"take":1,"unit":"requests"}}]"#)
+    };
+    let moved = |millis, key: &str| {
+        let start = Timestamp::from_millis(1_767_571_200_000 + millis + 500);
+        let charges = charges(key);
+        let further = format!(r#","effect":"rebooked","start":"{start}",{charges}"#);
+        follow(millis, 0, "claim", &further)
+    };
+    let book = admit(0, "K:u1#requests", FIVE, 1, r#""start":"2026-01-05T00:00:01Z","#);
+    let book = book.replace(r#""operation":"acquire""#, r#""operation":"book""#);
+    let go = admit(8_000, "K:u1#requests", FIVE, 1, r#""claimant":"me","#);
+    let go = go.replace(r#""operation":"acquire""#, r#""operation":"claim""#);
+    let proven = "proven: 1 admission on 1 counter under 1 limit";
+    let twice = moved(2_000, "K:u1#requests") + &moved(5_000, "K:u1#requests");
+    // The last log begins after the booking was made.
+    for log in [book.clone() + &twice + &go, twice + &go] {
+        let (code, said) = verify(&[log], &[]);
+        assert_eq!((code, said.lines().last()), (0, Some(proven)), "{said}");
+        assert_eq!(admissions(&said), [("K:u1#requests", "1")], "{said}");
+    }
+    // After a reload, it is on another counter, where it is an admission, too.
+    let (_, said) = verify(&[book + &moved(2_000, "K:u2#requests")], &[]);
+    let last = "proven: 1 admission on 2 counters under 1 limit";
+    assert_eq!(said.lines().last(), Some(last), "{said}");
+    let rows = admissions(&said);
+    assert!(rows.contains(&("K:u2#requests", "1")), "{said}");
+}
+
 #[test]
 fn a_reload_changes_the_limit_of_later_admissions() {
     let raised = log(r#""2/s""#, &[0, 1]) + &log(r#""4/s""#, &[2, 3]);

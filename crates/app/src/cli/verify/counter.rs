@@ -30,8 +30,10 @@ const CHECK_AT_MIN: usize = 4_096;
 #[derive(Default)]
 pub(super) struct Counter {
     admits: Vec<Admit>,
-    /// Number of admissions so far, including dropped ones.
-    pub(super) count: u64,
+    /// Number of requests admitted on it. A booking that was moved counts once.
+    pub(super) requests: u64,
+    /// Number of the next admission: of all so far, including dropped ones and moved bookings.
+    next: u64,
     /// Indices of the limit sets that it was charged under.
     limit_sets: Vec<usize>,
     /// Number of admissions at which it is checked next.
@@ -98,9 +100,9 @@ impl Counter {
         if !self.limit_sets.contains(&admit.limit_set) {
             self.limit_sets.push(admit.limit_set);
         }
-        let number = self.count;
+        let number = self.next;
         self.admits.push(Admit { number, ..admit });
-        self.count += 1;
+        self.next += 1;
         Ok(number)
     }
 
@@ -120,7 +122,7 @@ impl Counter {
     /// Records a reset of the counter.
     pub(super) fn reset(&mut self, at: Timestamp) {
         self.store.refund(at, u64::MAX);
-        self.resets.push((at, self.count));
+        self.resets.push((at, self.next));
     }
 
     /// Records a refund of admissions that counted at `at`.

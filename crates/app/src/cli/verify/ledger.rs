@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     now: Timestamp,
     /// Time from which the log is complete.
     begin: Timestamp,
-    /// Number of admissions.
+    /// Number of admitted requests.
     admits: u64,
     /// Number of admissions that nodes decided on their own.
     by_node: u64,
@@ -69,6 +69,8 @@ struct HeldRequest {
     until: Option<Timestamp>,
     /// Counter key and number of each lease.
     leases: Vec<(String, u64)>,
+    /// Keys of the leases that it had before its booking was moved.
+    leased_before: Vec<String>,
     /// Process that claimed the booking.
     claimant: Option<String>,
 }
@@ -142,7 +144,7 @@ pub(super) struct Outcome {
 /// Result for one limit of one counter.
 pub(super) struct Row {
     pub(super) key: String,
-    /// Number of admissions on the counter.
+    /// Number of requests admitted on the counter.
     pub(super) admits: u64,
     pub(super) found: LimitResult,
 }
@@ -238,7 +240,14 @@ impl Ledger {
         held.until = decision.until;
         // The store reports its count only for charges made by this decision.
         let shows = decision.by == Decider::Store && !claim;
-        let admission = AdmissionRecord { position, decision, by_node, shows, rated: first_time };
+        let admission = AdmissionRecord {
+            position,
+            decision,
+            by_node,
+            shows,
+            rated: first_time,
+            moved_from: &[],
+        };
         let admitted = self.charge(&admission, &decision.charges, &mut held)?;
         if decision.allowed {
             self.admits += u64::from(admitted && first_time);
@@ -326,6 +335,8 @@ impl Ledger {
                     self.give_back(admit, update, if used { 0 } else { admit.amount });
                 }
                 let mut held = HeldRequest::default();
+                held.leased_before.clone_from(&before.leased_before);
+                held.leased_before.extend(before.leases.iter().map(|(key, _)| key.clone()));
                 let decision = Decision {
                     id: id.clone(),
                     allowed: true,
@@ -347,8 +358,12 @@ impl Ledger {
                     by_node: false,
                     shows: false,
                     rated: true,
+                    moved_from: &before.admits,
                 };
-                self.charge(&admission, charges, &mut held)?;
+                let admitted = self.charge(&admission, charges, &mut held)?;
+                // Its claim does not charge it again, also if it was booked before the log begins.
+                let first_time = self.ids.insert(self.hasher.hash_one(id));
+                self.admits += u64::from(admitted && first_time);
                 self.held.insert(id.clone(), held);
             }
             Effect::Refunded { charges } => {
@@ -425,6 +440,9 @@ impl Ledger {
                     let at = charge.charged_at.unwrap_or(taken);
                     let slots = self.slots.entry(key.clone());
                     let slots = slots.or_insert_with(|| ConcurrencyCounter::new(limit.clone()));
+                    let known = self.held.get(&admitted.decision.id);
+                    let again = known.is_some_and(|known| known.leased_before.contains(key));
+                    slots.requests += u64::from(!again);
                     let number = slots.start(&limit, at, amount, length, admitted.by_node);
                     held.leases.push((key.clone(), number));
                     if slots.is_due() {
@@ -479,6 +497,8 @@ impl Ledger {
                         // Counted by the store, but the caller was denied.
                         continue;
                     }
+                    let is_moved = admitted.moved_from.iter().any(|before| before.key == *key);
+                    counter.requests += u64::from(!is_moved);
                     let need = charge.need.unwrap_or(amount);
                     let start = charged_at;
                     let admit = Admit {
@@ -586,7 +606,7 @@ impl Ledger {
         let mut rows = Vec::new();
         for (key, mut slots) in std::mem::take(&mut self.slots) {
             slots.check(&key, self.now, self.options.store, self.options.all)?;
-            let admits = slots.count;
+            let admits = slots.requests;
             for SlotVerdict { scope, worst, first } in slots.verdicts() {
                 let exceeded = first.map(|finding| (finding, None));
                 let found = LimitResult { scope, worst, exceeded, unsettled: None };
@@ -598,7 +618,7 @@ impl Ledger {
             self.check(&key, true)?;
         }
         for (key, counter) in self.counters {
-            let row = |found| Row { key: key.clone(), admits: counter.count, found };
+            let row = |found| Row { key: key.clone(), admits: counter.requests, found };
             rows.extend(counter.found.into_iter().map(row));
         }
         rows.sort_by(|a, b| {
@@ -629,6 +649,8 @@ struct AdmissionRecord<'d> {
     shows: bool,
     /// True if it is charged on rate limits now; false if only leases are added.
     rated: bool,
+    /// Charges of the booking that it replaces: the request is not another one on their counters.
+    moved_from: &'d [HeldCharge],
 }
 
 /// Maximum time after its start at which a moved booking may be used: its line does not contain it.

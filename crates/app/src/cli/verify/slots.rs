@@ -16,7 +16,11 @@ pub(super) struct ConcurrencyCounter {
     leases: BTreeMap<u64, Lease>,
     /// Largest limit so far: existing leases outlive a reduction of the limit.
     limit: Limit,
-    pub(super) count: u64,
+    /// Number of requests admitted on it. A lease that was taken again for the same request does not
+    /// count.
+    pub(super) requests: u64,
+    /// Number of the next lease.
+    next: u64,
     check_at: usize,
     found: Vec<SlotVerdict>,
 }
@@ -41,7 +45,14 @@ pub(super) struct SlotVerdict {
 
 impl ConcurrencyCounter {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { leases: BTreeMap::new(), limit, count: 0, check_at: 0, found: Vec::new() }
+        Self {
+            leases: BTreeMap::new(),
+            limit,
+            requests: 0,
+            next: 0,
+            check_at: 0,
+            found: Vec::new(),
+        }
     }
 
     /// Records a lease and returns its number.
@@ -56,8 +67,8 @@ impl ConcurrencyCounter {
         if limit.amount() > self.limit.amount() {
             self.limit = limit.clone();
         }
-        let number = self.count;
-        self.count += 1;
+        let number = self.next;
+        self.next += 1;
         let until = at + length;
         self.leases
             .insert(number, Lease { start: at, slots, length, until, ended: false, by_node });
