@@ -246,6 +246,48 @@ fn a_log_that_ends_during_its_longest_decision_proves_nothing() {
     ends(&[slow + "{\"allowed\":tr"], &[], 2, expected);
 }
 
+/// Returns a log of a process that was killed while it wrote a line.
+fn killed(log: String) -> String {
+    log + "{\"allowed\":tr"
+}
+
+#[test]
+fn windows_after_the_end_of_the_proof_are_not_shown() {
+    let of = |key: &str, limit: &str, millis: &[u64]| -> String {
+        let limit = format!("\"{limit}\"");
+        millis.iter().map(|&millis| admit(millis, key, &limit, 1, "")).collect()
+    };
+    let (day, later) = ("D#requests/day", &[7_000, 7_001, 7_002]);
+    let other = of("K:u2#requests", "5/5s", &[500])
+        + &of(day, "9/calendar day UTC", &[501, 502])
+        + &of("K:u2#requests", "5/5s", later)
+        + &of("K:u3#requests", "5/5s", later)
+        + &of(day, "9/calendar day UTC", later);
+    let expected = "
+counter         limit           admissions  peak usage  window
+D#requests/day  9/calendar day  5           2 of 9      [2026-01-05T00:00:00Z, 2026-01-06T00:00:00Z)
+K:u1#requests   5/5s            2           1 of 5      (2026-01-04T23:59:55Z, 2026-01-05T00:00:00Z]
+K:u2#requests   5/5s            4           1 of 5      (2026-01-04T23:59:55.5Z, 2026-01-05T00:00:00.5Z]
+
+note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, so its admissions after 2026-01-05T00:00:00.999988Z (1.log:2) are unknown
+note: 1.log:3: the line is cut off
+proven up to 2026-01-05T00:00:00.999988Z: 14 admissions on 4 counters under 2 limits
+";
+    check(&[killed(log(FIVE, &[0, 1_000])), other], &[], 0, expected);
+}
+
+/// The process that was killed ends long before a counter that is checked several times.
+#[test]
+fn windows_after_the_end_of_the_proof_are_not_shown_of_a_long_log() {
+    let hundred = r#""100/s""#;
+    let slow = (0..6_000).map(|n| n * 20);
+    let fast = (0..18_000).map(|n| 120_000 + n * 10);
+    let long = log(hundred, &slow.chain(fast).collect::<Vec<_>>());
+    let short = [0, 60_000].map(|millis| admit(millis, "K:u2#requests", hundred, 1, ""));
+    let (code, said) = verify(&[long, killed(short.concat())], &[]);
+    assert!(code == 0 && said.contains(" 50 of 100 ") && !said.contains("100 of"), "{said}");
+}
+
 #[test]
 fn a_sample_and_a_log_with_gaps_prove_nothing() {
     let with = |further| log(FIVE, &[0, 1]) + &admit(2, "K:u1#requests", FIVE, 1, further);

@@ -15,7 +15,7 @@
 //!
 //! `store_counts.rs` compares the counts that the store reported with the log.
 
-use sluicegate_checker::{CheckedScope, Checker, Finding, Interval, LogError, ScopeVerdict};
+use sluicegate_checker::{CheckedScope, Checker, Finding, Interval, LogError, Peaks, ScopeVerdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::logs::LogPosition;
@@ -81,7 +81,7 @@ pub(super) struct Admit {
 /// Result of the check of one limit.
 pub(super) struct LimitResult {
     pub(super) scope: CheckedScope,
-    pub(super) worst: Finding,
+    pub(super) peaks: Peaks,
     /// First window that exceeds the limit, and the log line that exceeded it.
     pub(super) exceeded: Option<(Finding, Option<LogPosition>)>,
     /// First window that exceeds the limit unless a reservation was given back.
@@ -328,11 +328,11 @@ fn check(
         false => None,
     };
     for (index, verdict) in verdicts.into_iter().enumerate() {
-        let Some(worst) = verdict.worst else { continue };
         let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
         let exceeded = certain.map(|finding| (finding, position(finding.interval, admits)));
         let unsettled = verdict.first.filter(|_| exceeded.is_none());
-        add(found, LimitResult { scope: verdict.scope, worst, exceeded, unsettled });
+        let ScopeVerdict { scope, peaks, .. } = verdict;
+        add(found, LimitResult { scope, peaks, exceeded, unsettled });
     }
     Ok(())
 }
@@ -362,13 +362,7 @@ fn verdicts<'a>(
 impl LimitResult {
     /// Merges the result of a later check of the same limit.
     fn add(&mut self, later: Self) {
-        let rank = |finding: Finding| {
-            let over = finding.sum.saturating_sub(finding.allowed);
-            (over, std::cmp::Reverse(finding.allowed.saturating_sub(finding.sum)))
-        };
-        if rank(later.worst) > rank(self.worst) {
-            self.worst = later.worst;
-        }
+        self.peaks.merge(later.peaks);
         self.exceeded = self.exceeded.or(later.exceeded);
         self.unsettled = self.unsettled.or(later.unsettled);
     }

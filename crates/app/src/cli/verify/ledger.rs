@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 
-use sluicegate_checker::{Bound, CheckedScope, LogError};
+use sluicegate_checker::{Bound, CheckedScope, Finding, LogError};
 use sluicegate_core::limit::{LimitError, Unit};
 use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
@@ -146,6 +146,8 @@ pub(super) struct Row {
     pub(super) key: String,
     /// Number of requests admitted on the counter.
     pub(super) admits: u64,
+    /// The fullest window of those to show; none if all windows are later than the proof.
+    pub(super) peak: Option<Finding>,
     pub(super) found: LimitResult,
 }
 
@@ -597,8 +599,10 @@ impl Ledger {
         Ok(limit_set)
     }
 
-    /// Checks all counters and returns the result.
-    pub(super) fn finish(mut self) -> Result<Outcome, LogError> {
+    /// Checks all counters and returns the result. Admissions are known until `up_to`: later windows
+    /// are shown only if they exceed a limit.
+    pub(super) fn finish(mut self, up_to: Option<Timestamp>) -> Result<Outcome, LogError> {
+        let up_to = up_to.unwrap_or(Timestamp::MAX);
         let counters = self.counters.len() + self.slots.len();
         let rated: usize = self.limit_bounds.iter().map(|proof| proof.store.len()).sum();
         let leased = self.limit_sets.values().flatten();
@@ -607,10 +611,10 @@ impl Ledger {
         for (key, mut slots) in std::mem::take(&mut self.slots) {
             slots.check(&key, self.now, self.options.store, self.options.all)?;
             let admits = slots.requests;
-            for SlotVerdict { scope, worst, first } in slots.verdicts() {
+            for SlotVerdict { scope, peaks, first } in slots.verdicts() {
                 let exceeded = first.map(|finding| (finding, None));
-                let found = LimitResult { scope, worst, exceeded, unsettled: None };
-                rows.push(Row { key: key.clone(), admits, found });
+                let found = LimitResult { scope, peaks, exceeded, unsettled: None };
+                rows.push(Row::new(key.clone(), admits, found, up_to));
             }
         }
         let keys: Vec<_> = self.counters.keys().cloned().collect();
@@ -618,7 +622,7 @@ impl Ledger {
             self.check(&key, true)?;
         }
         for (key, counter) in self.counters {
-            let row = |found| Row { key: key.clone(), admits: counter.requests, found };
+            let row = |found| Row::new(key.clone(), counter.requests, found, up_to);
             rows.extend(counter.found.into_iter().map(row));
         }
         rows.sort_by(|a, b| {
@@ -663,9 +667,14 @@ fn rounded_up(key: &str) -> Span {
 }
 
 impl Row {
+    fn new(key: String, admits: u64, found: LimitResult, up_to: Timestamp) -> Self {
+        let fails = found.exceeded.is_some() || found.unsettled.is_some();
+        let peak = found.peaks.until(if fails { Timestamp::MAX } else { up_to });
+        Self { key, admits, peak, found }
+    }
+
     /// Returns the usage of the fullest window as a fraction of the limit; above 1 exceeds it.
     fn fullness(&self) -> f64 {
-        let worst = self.found.worst;
-        worst.sum as f64 / worst.allowed.max(1) as f64
+        self.peak.map_or(0.0, |peak| peak.sum as f64 / peak.allowed.max(1) as f64)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError};
+use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError, Peaks};
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
@@ -39,7 +39,7 @@ struct Lease {
 /// Result of the check of one concurrency counter.
 pub(super) struct SlotVerdict {
     pub(super) scope: CheckedScope,
-    pub(super) worst: Finding,
+    pub(super) peaks: Peaks,
     pub(super) first: Option<Finding>,
 }
 
@@ -136,17 +136,14 @@ impl ConcurrencyCounter {
             checker.record(key, Event::Start { at, id, slots, until })?;
         }
         for verdict in checker.check()?.verdicts {
-            let Some(worst) = verdict.worst else { continue };
-            let first = verdict.first;
+            let (peaks, first) = (verdict.peaks, verdict.first);
             // Results of earlier checks may be for a lower limit.
             match self.found.iter_mut().find(|known| known.scope == scope) {
                 Some(known) => {
-                    if worst.sum > known.worst.sum {
-                        known.worst = worst;
-                    }
+                    known.peaks.merge(peaks);
                     known.first = known.first.or(first);
                 }
-                None => self.found.push(SlotVerdict { scope: scope.clone(), worst, first }),
+                None => self.found.push(SlotVerdict { scope: scope.clone(), peaks, first }),
             }
         }
         Ok(())
