@@ -410,6 +410,29 @@ fn settlements_refunds_cancellations_and_resets_change_the_counted_usage() {
 }
 
 #[test]
+fn peak_usage_does_not_leave_out_debts() {
+    let tokens = |millis, id: u64, take| {
+        let until = r#""until":"2026-01-05T00:01:00Z","#;
+        let line = admit(millis, "T:u1#tokens", r#""100 tokens/5s""#, take, until);
+        line.replace(r#""requestId":"0""#, &format!(r#""requestId":"{id}""#))
+    };
+    let settle =
+        |millis, id, cost| follow(millis, id, "settle", &format!(r#","cost":{{"tokens":{cost}}}"#));
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
+    // The debt is charged at the settlement, and what was admitted at the admission.
+    let debt = settle(1_000, 1, 80);
+    let within = tokens(0, 1, 50) + &debt + &tokens(2_000, 2, 20) + &settle(3_000, 2, 10);
+    let beyond = tokens(0, 1, 50) + &tokens(100, 2, 50) + &debt + &settle(3_000, 2, 40);
+    for (log, shown) in [
+        (within, "  90 of 100   (2026-01-04T23:59:57Z, 2026-01-05T00:00:02Z]\n"),
+        (beyond, "  120 of 100 with debts  (2026-01-04T23:59:56Z, 2026-01-05T00:00:01Z]\n"),
+    ] {
+        let (code, said) = verify(&[log], &[]);
+        assert!(code == 0 && said.contains(shown) && said.trim_end().ends_with(proven), "{said}");
+    }
+}
+
+#[test]
 fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     let book = |millis: u64| {
         let start = Timestamp::from_millis(1_767_571_200_000 + millis);

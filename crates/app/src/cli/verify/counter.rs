@@ -12,6 +12,7 @@
 //! | before and after a reset | the limits, separately |
 //! | partly refunded | the limits, without the oldest admissions that the refund covers |
 //! | some by the store, some by nodes on their own during an outage | those of the store against the limits, all together against `--bound` |
+//! | settled with more than was admitted | the limits, without the debt; the peak usage contains it |
 //!
 //! `store_counts.rs` compares the counts that the store reported with the log.
 
@@ -74,6 +75,8 @@ pub(super) struct Admit {
     pub(super) limit_set: usize,
     /// True if it can't be given back any more.
     pub(super) firm: bool,
+    /// True for a debt: usage that was not admitted, but that the peak usage contains.
+    pub(super) debt: bool,
     /// Sequence number among all admissions of the counter.
     pub(super) number: u64,
 }
@@ -109,7 +112,7 @@ impl Counter {
     /// Reduces an admission to at most the amount that was actually used. Nothing more of it can be
     /// given back later.
     ///
-    /// Usage beyond the admitted amount is a debt: it was not admitted, and delays later work.
+    /// Usage beyond the admitted amount is a debt ([`Self::owe`]): it delays later work.
     pub(super) fn settle(&mut self, number: u64, at_most: u64) {
         // An admission that no window can contain any more was dropped.
         if let Ok(position) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
@@ -117,6 +120,30 @@ impl Counter {
             admit.amount = admit.amount.min(at_most);
             admit.firm = true;
         }
+    }
+
+    /// Records a debt: usage beyond the amount that was admitted under a limit set.
+    pub(super) fn owe(
+        &mut self,
+        at: Timestamp,
+        amount: u64,
+        position: LogPosition,
+        limit_set: usize,
+    ) {
+        let debt = Admit {
+            at,
+            start: at,
+            amount,
+            need: amount,
+            by_node: false,
+            position,
+            limit_set,
+            firm: true,
+            debt: true,
+            number: 0,
+        };
+        // One that arrives too late to be checked makes only the peak usage too low.
+        let _ = self.record(debt);
     }
 
     /// Records a reset of the counter.
@@ -144,7 +171,8 @@ impl Counter {
             let limits = limits.map(CheckedScope::limit);
             let order = limits.map(|limit| RefundScope::at(limit, at)).reduce(RefundScope::longer);
             let Some(RefundScope { since, newest_first }) = order else { continue };
-            let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
+            let counts =
+                |admit: &&mut Admit| since < admit.start && admit.start <= at && !admit.debt;
             let mut counted: Vec<_> = admits.iter_mut().filter(counts).collect();
             counted.retain(|admit| self.epoch(admit) == epoch);
             counted.sort_by_key(|admit| admit.start);
@@ -320,6 +348,11 @@ fn check(
     admits: &[Admit],
     found: &mut Vec<LimitResult>,
 ) -> Result<(), LogError> {
+    let with_debts = match admits.iter().any(|admit| admit.debt) {
+        true => Some(verdicts(key, scopes, admits.iter())?),
+        false => None,
+    };
+    let admits: Vec<_> = admits.iter().filter(|admit| !admit.debt).copied().collect();
     let verdicts = verdicts(key, scopes, admits.iter())?;
     let uncertain = admits.iter().any(|admit| !admit.firm);
     let exceeded = verdicts.iter().any(|verdict| verdict.first.is_some());
@@ -329,9 +362,10 @@ fn check(
     };
     for (index, verdict) in verdicts.into_iter().enumerate() {
         let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
-        let exceeded = certain.map(|finding| (finding, position(finding.interval, admits)));
+        let exceeded = certain.map(|finding| (finding, position(finding.interval, &admits)));
         let unsettled = verdict.first.filter(|_| exceeded.is_none());
-        let ScopeVerdict { scope, peaks, .. } = verdict;
+        let peaks = with_debts.as_ref().map(|with_debts| with_debts[index].peaks.clone());
+        let (scope, peaks) = (verdict.scope, peaks.unwrap_or(verdict.peaks));
         add(found, LimitResult { scope, peaks, exceeded, unsettled });
     }
     Ok(())

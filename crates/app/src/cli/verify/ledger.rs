@@ -82,6 +82,8 @@ struct HeldCharge {
     /// Number among the admissions of the counter; none if it arrived too late to be checked.
     number: Option<u64>,
     amount: u64,
+    /// Index of the limit set that it was admitted under.
+    limit_set: usize,
     /// Sequence number among the charges that the store counts.
     serial: u64,
 }
@@ -294,10 +296,7 @@ impl Ledger {
                         let back = admit.amount.saturating_sub(actual.unwrap_or(u64::MAX));
                         self.give_back(admit, update, back);
                     }
-                    // The actual cost beyond the estimate is a debt. An expired estimate may have
-                    // been given back already.
-                    let charged = if over { 0 } else { admit.amount };
-                    self.owe(&admit.key, update, actual.unwrap_or(0).saturating_sub(charged));
+                    self.owe(admit, over, actual.unwrap_or(0), update, position);
                 }
                 self.end_leases(&held, *at);
             }
@@ -406,9 +405,23 @@ impl Ledger {
         }
     }
 
-    /// Records a debt: usage beyond the estimate, which the store charges at the settlement.
-    fn owe(&mut self, key: &str, update: &DecisionUpdate, amount: u64) {
-        if let Some(counter) = self.counters.get_mut(key).filter(|_| amount > 0) {
+    /// Records a debt: the actual cost beyond the estimate, which the store charges at the settlement.
+    fn owe(
+        &mut self,
+        admit: &HeldCharge,
+        expired: bool,
+        actual: u64,
+        update: &DecisionUpdate,
+        position: LogPosition,
+    ) {
+        let Some(counter) = self.counters.get_mut(&admit.key) else { return };
+        let debt = actual.saturating_sub(admit.amount);
+        if debt > 0 {
+            counter.owe(update.at, debt, position, admit.limit_set);
+        }
+        // The store may have given back an expired estimate, and then charges all of the cost.
+        let amount = if expired { actual } else { debt };
+        if amount > 0 {
             let (earliest, latest, from) = (update.earliest, update.at, update.at);
             let (until, serial) = (None, 0);
             counter.store.charge(StoreCharge { earliest, latest, from, amount, until, serial });
@@ -512,6 +525,7 @@ impl Ledger {
                         position,
                         limit_set,
                         firm,
+                        debt: false,
                         number: 0,
                     };
                     let number = counter.record(admit).ok();
@@ -521,7 +535,14 @@ impl Ledger {
                     }
                     if !firm {
                         let (key, unit) = (key.clone(), charge.unit.clone());
-                        held.admits.push(HeldCharge { key, unit, number, amount, serial });
+                        held.admits.push(HeldCharge {
+                            key,
+                            unit,
+                            number,
+                            amount,
+                            limit_set,
+                            serial,
+                        });
                     }
                 }
             }
@@ -668,9 +689,14 @@ fn rounded_up(key: &str) -> Span {
 
 impl Row {
     fn new(key: String, admits: u64, found: LimitResult, up_to: Timestamp) -> Self {
-        let fails = found.exceeded.is_some() || found.unsettled.is_some();
-        let peak = found.peaks.until(if fails { Timestamp::MAX } else { up_to });
-        Self { key, admits, peak, found }
+        let mut row = Self { key, admits, peak: None, found };
+        row.peak = row.found.peaks.until(if row.fails() { Timestamp::MAX } else { up_to });
+        row
+    }
+
+    /// Returns true if the limit was exceeded, or if that depends on what was given back.
+    pub(super) const fn fails(&self) -> bool {
+        self.found.exceeded.is_some() || self.found.unsettled.is_some()
     }
 
     /// Returns the usage of the fullest window as a fraction of the limit; above 1 exceeds it.

@@ -43,6 +43,8 @@ pass the log of each process alone, also those before and after a restart.
 
 How usage is counted:
   settled request    the actual cost, but at most the admitted amount
+  debt               a cost above the admitted amount: part of the peak usage, but not checked,
+                     because it was not admitted
   cancelled request  nothing
   reset counter      starts again at zero
   concurrency slot   held until it is released or its lease expires

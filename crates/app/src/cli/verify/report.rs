@@ -22,11 +22,12 @@ pub(super) fn fullest(outcome: &Outcome, top: usize) -> Option<String> {
     let row = |(row, peak): (&Row, Finding)| {
         let scope = &row.found.scope;
         let unit = scope.limit().unit();
+        let debts = if peak.exceeds() && !row.fails() { " with debts" } else { "" };
         [
             row.key.clone(),
             scope.to_string(),
             grouped(row.admits),
-            format!("{} of {}", amount(peak.sum, unit), amount(peak.allowed, unit)),
+            format!("{} of {}{debts}", amount(peak.sum, unit), amount(peak.allowed, unit)),
             peak.interval.to_string(),
         ]
     };
@@ -126,8 +127,7 @@ pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
         notes.push(format!("{}: the line is cut off", logs.name(*position)));
     }
     let processes = logs.processes.iter().count();
-    let fails = |row: &Row| row.found.exceeded.is_some() || row.found.unsettled.is_some();
-    if processes > 1 && outcome.rows.iter().any(fails) {
+    if processes > 1 && outcome.rows.iter().any(Row::fails) {
         notes.push(format!(
             "the lines are of {processes} processes: with a memory store, check the log of each alone, \
              because each counts by itself"
