@@ -606,6 +606,49 @@ fn the_log_of_a_real_service_is_proven() {
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
 }
 
+/// Returns the log of a service whose store has room for few counters, while a flood of users
+/// comes and goes.
+fn flooded() -> String {
+    let limit = |text: &str| text.parse().expect("a limit");
+    let rules = [
+        Rule::new("USER", [limit("20/10s")]).per(&["userId"]),
+        Rule::new("TOKENS", [limit("9000 tokens/10s")]).per(&["userId"]),
+        Rule::new("DAY", [limit("5000000 tokens/calendar day UTC")]).per(&["userId"]),
+    ];
+    let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule]));
+    let rules = Ruleset::new(groups.into(), Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
+    let capacity = Capacity { keys_max: 256, records_max: 256 };
+    let store = Memory::with_clock(capacity, clock.clone());
+    let limiter = Limiter::new(rules, AnyStore::custom(store));
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    for call in 0..6_000_u32 {
+        let random = call.wrapping_mul(2_654_435_761) >> 8;
+        clock.advance(Span::from_millis(u64::from(random % 40)));
+        // Every other second thousand is a flood. Between them, counters find room again.
+        let users = if call / 1_000 % 2 == 0 { 900 } else { 30 };
+        let user = format!("u{}", random / 64 % users);
+        let mut query = Query::new(service.request_id()).with("userId", user).expect("a user");
+        query.cost = Cost { input_tokens: Some(u64::from(random % 90)), ..Cost::default() };
+        let queries = [query];
+        block_on(service.decide(&queries, DecisionMode::Acquire, |_| ())).expect("a decision");
+    }
+    log.close();
+    std::fs::read_to_string(file.path()).expect("a log")
+}
+
+#[test]
+fn a_full_store_does_not_look_like_a_missing_log() {
+    let log = flooded();
+    let shared = log.lines().filter(|line| line.contains(r#""shared":true"#)).count();
+    assert!(shared > 100, "{shared} counts of overflow counters");
+    let (code, said) = verify(&[log], &[]);
+    assert!(code == 0 && said.contains(" by the store not compared with the log"), "{said}");
+}
+
 /// Returns the log of the real service with reservations that are settled, released, cancelled,
 /// refunded and reset.
 fn lived() -> String {

@@ -9,7 +9,7 @@ use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
 
 use super::counter::{Admit, Counter, DISORDER_MAX, LimitBounds, LimitResult};
-use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect};
+use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect, ShownCount};
 use super::logs::LogPosition;
 use super::slots::{ConcurrencyCounter, SlotVerdict};
 use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
@@ -42,6 +42,8 @@ pub(super) struct Ledger {
     unlogged: UnloggedCharges,
     /// True if something was given back that was not known to be held.
     given_back: bool,
+    /// Number of reported counts that contain usage of other keys.
+    shared: u64,
     /// Counts that the log does not explain, with the keys of their counters.
     unexplained: Vec<(String, UnexplainedCount)>,
 }
@@ -107,10 +109,10 @@ impl KnownLimits {
                 "{key}: charged in {unit}, but its limit counts {counts}"
             )));
         }
-        for ((text, amount), (shown, _)) in self.texts.iter().zip(&self.amounts).zip(&charge.shown)
-        {
+        for ((text, amount), shown) in self.texts.iter().zip(&self.amounts).zip(&charge.shown) {
+            let shown = shown.limit;
             // Dollars are parsed as floats, so the last digit may be off.
-            if amount.abs_diff(*shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
+            if amount.abs_diff(shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
                 let key = &charge.key;
                 return Err(RecordError::Contradiction(format!(
                     "{key}: limit {text} is logged with the amount {shown}"
@@ -139,6 +141,8 @@ pub(super) struct Outcome {
     pub(super) late: u64,
     /// Number of admissions that nodes decided on their own.
     pub(super) by_node: u64,
+    /// Number of reported counts that contain usage of other keys.
+    pub(super) shared: u64,
     /// Counts that the log does not explain, in order of time.
     pub(super) unexplained: Vec<(String, UnexplainedCount)>,
 }
@@ -195,6 +199,7 @@ impl Ledger {
             late: 0,
             unlogged: UnloggedCharges::default(),
             given_back: false,
+            shared: 0,
             unexplained: Vec::new(),
         }
     }
@@ -489,7 +494,9 @@ impl Ledger {
                     if counter.store.unit.is_empty() {
                         counter.store.unit.clone_from(&charge.unit);
                     }
-                    for (limit, &(_, count)) in charge.shown.iter().enumerate() {
+                    for (limit, &ShownCount { count, shared, .. }) in
+                        charge.shown.iter().enumerate()
+                    {
                         let at = own(at);
                         // A cluster node may have been called twice.
                         let by = match charge.charged_at {
@@ -497,10 +504,12 @@ impl Ledger {
                             None => at,
                         };
                         if admitted.shows {
+                            self.shared += u64::from(shared);
                             counter.store.report(ReportedCount {
                                 at,
                                 by,
                                 count,
+                                shared,
                                 position,
                                 limit_set,
                                 limit,
@@ -659,6 +668,7 @@ impl Ledger {
             limits: rated + leased,
             late: self.late,
             by_node: self.by_node,
+            shared: self.shared,
             unexplained,
         })
     }

@@ -157,9 +157,19 @@ pub(super) struct Charge {
     /// `at`, parsed.
     #[serde(skip)]
     pub(super) charged_at: Option<Timestamp>,
-    /// Amount of each limit, and the store's count including this charge.
     #[serde(skip)]
-    pub(super) shown: Vec<(u64, u64)>,
+    pub(super) shown: Vec<ShownCount>,
+}
+
+/// The count of one limit that a line shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ShownCount {
+    /// Amount of the limit.
+    pub(super) limit: u64,
+    /// The store's count including this charge.
+    pub(super) count: u64,
+    /// True if the count contains usage of other keys: the store was full (`store.keys_max`).
+    pub(super) shared: bool,
 }
 
 impl Charge {
@@ -180,6 +190,8 @@ struct Scope<'l> {
     count: f64,
     limit: f64,
     remaining: f64,
+    #[serde(default)]
+    shared: bool,
 }
 
 #[derive(Deserialize)]
@@ -401,7 +413,7 @@ impl Fields<'_> {
                     let key = &charge.key;
                     return Err(format!("{key}: `count` and `remaining` contradict each other"));
                 }
-                charge.shown.push((limit, count));
+                charge.shown.push(ShownCount { limit, count, shared: scope.shared });
             }
         }
         Ok(())
@@ -460,7 +472,9 @@ mod tests {
         let read = decision(line);
         let [charge] = &read.charges[..] else { panic!("{read:?}") };
         assert_eq!((charge.key.as_str(), charge.take, charge.need), ("K#requests", 1, None));
-        assert_eq!((&charge.shown[..], charge.is_checked()), (&[(5, 3), (100, 17)][..], true));
+        let shown = [(5, 3), (100, 17)];
+        let shown = shown.map(|(limit, count)| ShownCount { limit, count, shared: false });
+        assert_eq!((&charge.shown[..], charge.is_checked()), (&shown[..], true));
         assert!(read.firm && read.at == read.start && read.by == Decider::Store);
         assert_eq!(read.at.to_string(), "2026-01-05T00:00:00.000201Z");
         assert_eq!(read.earliest.to_string(), "2026-01-05T00:00:00.000101Z");

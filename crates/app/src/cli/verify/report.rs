@@ -133,6 +133,13 @@ pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
              because each counts by itself"
         ));
     }
+    if outcome.shared > 0 {
+        notes.push(format!(
+            "{} by the store not compared with the log, because the store was full (store.keys_max) \
+             and counted several keys together",
+            plural(outcome.shared, "count")
+        ));
+    }
     if outcome.by_node > 0 {
         notes.push(format!(
             "{} decided by nodes on their own while the store did not respond; together with those \

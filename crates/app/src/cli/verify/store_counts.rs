@@ -14,6 +14,7 @@
 //! | time of the charge, because a reply may have been lost and the call retried | time of the request |
 //! | effect of a refund without an id | none |
 //! | usage before the first log line | the difference that the first lines show; it can only shrink |
+//! | usage of other keys, counted together because the store was full (`shared`) | the same, from the last such line on |
 //! | charges of a call without a response, or of a denied call that was held briefly in another slot of a cluster | the largest charge of the counter |
 //!
 //! Buckets and concurrency slots are not compared.
@@ -40,10 +41,11 @@ pub(super) struct StoreCounts {
     returned: Vec<ReturnedAmount>,
     /// Time and amount of refunds that do not name an entry.
     refunded: Vec<(Timestamp, u64)>,
-    /// Upper bound of the usage before the log begins, by kind and length of the window. A reload or
-    /// an override may change the amount of a limit without affecting it.
+    /// Upper bound of the usage before `begin`, by kind and length of the window. A reload or an
+    /// override may change the amount of a limit without affecting it.
     before: Vec<((Discriminant<Limit>, Span), u64)>,
-    /// Begin of the complete log for which `before` is valid.
+    /// Time from which the log explains the count: the begin of the complete log, or the last time at
+    /// which the count contained usage of other keys.
     begin: Timestamp,
     /// Largest amount of one charge.
     largest: u64,
@@ -89,6 +91,9 @@ pub(super) struct ReportedCount {
     /// Latest time at which the store can have read it.
     pub(super) by: Timestamp,
     pub(super) count: u64,
+    /// True if the count contains usage of other keys: it is that of an overflow counter, or of a new
+    /// counter that started with a copy of one.
+    pub(super) shared: bool,
     pub(super) position: LogPosition,
     /// Index of the limit set, and of the limit in it.
     pub(super) limit_set: usize,
@@ -206,13 +211,15 @@ impl StoreCounts {
         unlogged: &UnloggedCharges,
         limit: impl Fn(usize, usize) -> &'l Limit,
     ) -> Vec<UnexplainedCount> {
-        if self.begin < begin {
-            self.begin = begin;
-            self.before.clear();
-        }
+        self.begin_at(begin);
         self.shown.sort_by_key(|shown| shown.at);
         let known = self.shown.partition_point(|shown| shown.at <= until);
-        let shown: Vec<_> = self.shown.drain(..known).collect();
+        let mut shown: Vec<_> = self.shown.drain(..known).collect();
+        if let Some(last) = shown.iter().rposition(|shown| shown.shared) {
+            let at = shown[last].at;
+            self.inherit_at(at);
+            shown.retain(|shown| shown.at > at);
+        }
         let explained = ExplainedUsage::new(self, given_back);
         let mut found = Vec::new();
         for now in shown.chunk_by(|a, b| a.at == b.at) {
@@ -238,6 +245,22 @@ impl StoreCounts {
             self.returned.retain(|returned| returned.from > kept_from);
         }
         found
+    }
+
+    /// Sets the time from which the log explains the count, unless that is known to be later.
+    fn begin_at(&mut self, begin: Timestamp) {
+        if self.begin < begin {
+            self.begin = begin;
+            self.before.clear();
+        }
+    }
+
+    /// Treats everything until `at` as usage from before: a counter that starts with a copy of the
+    /// overflow counter counts all of it as if it had just arrived.
+    fn inherit_at(&mut self, at: Timestamp) {
+        self.begin_at(at + Span::from_micros(1));
+        self.entries.retain(|entry| entry.from > at);
+        self.returned.retain(|returned| returned.from > at);
     }
 
     fn unexplained(
