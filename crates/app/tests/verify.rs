@@ -606,6 +606,39 @@ fn the_log_of_a_real_service_is_proven() {
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
 }
 
+/// The windows of this log reach back to before its first line, so that the count of a counter
+/// could be usage from before the log.
+#[test]
+fn an_admission_under_another_key_does_not_look_like_usage_before_the_log() {
+    let rules = [Rule::new("USER", ["9/h".parse().expect("a limit")]).per(&["userId"])];
+    let rules = Ruleset::new(vec![Group::new("g", rules)], Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
+    let store = Memory::with_clock(Capacity::default(), clock.clone());
+    let limiter = Limiter::new(rules, AnyStore::custom(store));
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    for call in 0..8 {
+        let user = format!("u{}", call % 2);
+        let query = Query::new(service.request_id()).with("userId", user).expect("a user");
+        block_on(service.decide(&[query], DecisionMode::Acquire, |_| ())).expect("a decision");
+        clock.advance(Span::from_millis(10));
+    }
+    log.close();
+    let log = std::fs::read_to_string(file.path()).expect("a log");
+    ends(std::slice::from_ref(&log), &[], 0, "proven: 8 admissions on 2 counters under 1 limit");
+    let lines: Vec<_> = log.lines().collect();
+    for moved in 0..8 {
+        let mut lines: Vec<_> = lines.iter().map(|&line| line.to_owned()).collect();
+        let other = lines[moved].replace(&format!("USER:u{}#", moved % 2), "USER:other#");
+        assert_ne!(lines[moved], other);
+        lines[moved] = other;
+        let (code, said) = verify(&[lines.join("\n") + "\n"], &[]);
+        assert!(code == 2 && said.contains("node are missing"), "admission {moved}: {said}");
+    }
+}
+
 /// Returns the log of a service whose store has room for few counters, while a flood of users
 /// comes and goes.
 fn flooded() -> String {

@@ -494,7 +494,7 @@ impl Ledger {
                     if counter.store.unit.is_empty() {
                         counter.store.unit.clone_from(&charge.unit);
                     }
-                    for (limit, &ShownCount { count, shared, .. }) in
+                    for (limit, &ShownCount { count, shared, reset, .. }) in
                         charge.shown.iter().enumerate()
                     {
                         let at = own(at);
@@ -510,12 +510,19 @@ impl Ledger {
                                 by,
                                 count,
                                 shared,
+                                // Computed with the clock of another server in a cluster.
+                                reset: reset.filter(|_| charge.charged_at.is_none()),
                                 position,
                                 limit_set,
                                 limit,
                             });
                         }
                     }
+                    let ahead = match entry.from > own(at) {
+                        true => entry.from.since(entry.earliest),
+                        false => Span::ZERO,
+                    };
+                    counter.store.ahead = counter.store.ahead.max(ahead);
                     let serial = counter.store.charge(entry);
                     if !admitted.decision.allowed {
                         // Counted by the store, but the caller was denied.

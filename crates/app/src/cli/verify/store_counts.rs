@@ -13,7 +13,7 @@
 //! |---|---|
 //! | time of the charge, because a reply may have been lost and the call retried | time of the request |
 //! | effect of a refund without an id | none |
-//! | usage before the first log line | the difference that the first lines show; it can only shrink |
+//! | usage before the first log line | the difference that the first lines show; it can only shrink. None, if a line shows that the oldest usage is later |
 //! | usage of other keys, counted together because the store was full (`shared`) | the same, from the last such line on |
 //! | charges of a call without a response, or of a denied call that was held briefly in another slot of a cluster | the largest charge of the counter |
 //!
@@ -52,8 +52,8 @@ pub(super) struct StoreCounts {
     /// Longest window.
     reach: Span,
     /// Longest time from a charge to the time that the store counts it at: bookings and paced work
-    /// are charged ahead.
-    ahead: Span,
+    /// are charged ahead, and times under a literal key are rounded up.
+    pub(super) ahead: Span,
     pub(super) unit: String,
     /// True if a request was charged in several slots of a Redis cluster at once.
     pub(super) across_slots: bool,
@@ -94,6 +94,8 @@ pub(super) struct ReportedCount {
     /// True if the count contains usage of other keys: it is that of an overflow counter, or of a new
     /// counter that started with a copy of one.
     pub(super) shared: bool,
+    /// Time at which the oldest usage leaves the window, if the line states it.
+    pub(super) reset: Option<Timestamp>,
     pub(super) position: LogPosition,
     /// Index of the limit set, and of the limit in it.
     pub(super) limit_set: usize,
@@ -169,7 +171,6 @@ impl StoreCounts {
         let serial = self.serial;
         self.serial += 1;
         self.largest = self.largest.max(entry.amount);
-        self.ahead = self.ahead.max(entry.from.since(entry.earliest));
         self.entries.push(StoreCharge { serial, ..entry });
         serial
     }
@@ -281,7 +282,14 @@ impl StoreCounts {
             self.before.len() - 1
         });
         let before = &mut self.before[number].1;
-        if window.since > self.begin + self.ahead {
+        // The oldest usage of an exact log is that of one admission. If the log contains the time of
+        // that one, it has to contain all of the usage, also while the window reaches further back.
+        let oldest = match (limit, shown.reset) {
+            (Limit::Exact(rate), Some(reset)) => reset - rate.window.span(),
+            _ => Timestamp::ZERO,
+        };
+        let known_from = self.begin + self.ahead;
+        if window.since > known_from || oldest >= known_from {
             *before = 0;
         }
         // Dollars are parsed as floats, so the last digit may be off.
