@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::idle::{assert_idle, everything};
 use common::{RunningService, get, post, sluicegate};
 use serde_json::{Value, json};
-use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
+use sluicegate_core::{Span, Timestamp};
 use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::proxy::FaultProxy;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
@@ -273,6 +273,60 @@ fn calls_that_were_denied_because_redis_was_slow_are_not_charged() {
     let done = || metrics().contains("sluicegate_redis_taking_back 0");
     assert!((0..100_000).any(|_| done()), "{}", metrics());
     assert!(metrics().contains("sluicegate_redis_not_taken_back_total 0"), "{}", metrics());
+}
+
+/// Returns the times of the entries of a log in Redis, in microseconds.
+fn log_entries(redis: &RedisServer, key: &str) -> Vec<u64> {
+    let reply = redis.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]);
+    let micros = |line: &str| line.parse().ok().filter(|_| line.len() == 16);
+    reply.lines().filter_map(micros).collect()
+}
+
+/// A retry is decided later than its charge was written. A log with the time of the decision would
+/// show the charge in a window that it had left in Redis.
+#[test]
+fn a_lost_reply_does_not_make_an_honest_log_look_exceeded() {
+    // The first limits are decided by the fast script, the others by the full one.
+    for limits in ["[1/300ms, 100/h]", "[1/300ms, 100/h, 1000 tokens/h]"] {
+        let redis = RedisServer::start(Version::System, &[]);
+        let proxy = FaultProxy::start(redis.port);
+        let config = format!(
+            "store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 1s, deadline: 20s, \
+             retries: 3}}\nlimits: [{{name: g, rules: [{{name: USER, per: [userId], limit: \
+             {limits}}}]}}]\n",
+            proxy.port
+        );
+        let service = RunningService::start(&config);
+        wait_for(&service, READY);
+        let mut entries = Vec::new();
+        for user in ["u1", "u2", "u3", "u4"] {
+            let is_admitted = || {
+                let (status, answer) = service.allow(&json!({ "userId": user, "modelId": "m" }));
+                assert_eq!(status, 200, "{answer}");
+                answer["allowed"] == true
+            };
+            proxy.cut_next_reply();
+            assert!(is_admitted());
+            // The next one is admitted at the edge of the window.
+            while !is_admitted() {}
+            entries.extend(log_entries(&redis, &format!("sg:{{USER:{user}#requests}}")));
+        }
+        let log = service.stop();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let admitted: Vec<_> = lines.filter(|line| line["allowed"] == true).collect();
+        let time = |line: &Value, name: &str| {
+            let time = line[name].as_str()?.parse::<Timestamp>().expect("a time");
+            Some(time.as_micros())
+        };
+        let charged =
+            admitted.iter().map(|line| time(line, "start").or(time(line, "at")).expect("a time"));
+        assert_eq!(charged.collect::<Vec<_>>(), entries, "{limits}: the times in Redis\n{log}");
+        let late = admitted.iter().filter(|line| time(line, "start") < time(line, "at"));
+        let retried = late.filter(|line| !line["start"].is_null()).count();
+        assert!(proxy.lost() >= 4 && retried > 0, "{limits}: {retried} retries\n{log}");
+        let (code, said) = verified(&log, &[]);
+        assert_eq!(code, Some(0), "{limits}: {said}\n{log}");
+    }
 }
 
 #[test]

@@ -246,6 +246,48 @@ fn a_log_that_ends_during_its_longest_decision_proves_nothing() {
     ends(&[slow + "{\"allowed\":tr"], &[], 2, expected);
 }
 
+/// Returns a log of a process that was killed while it wrote a line.
+fn killed(log: String) -> String {
+    log + "{\"allowed\":tr"
+}
+
+#[test]
+fn windows_after_the_end_of_the_proof_are_not_shown() {
+    let of = |key: &str, limit: &str, millis: &[u64]| -> String {
+        let limit = format!("\"{limit}\"");
+        millis.iter().map(|&millis| admit(millis, key, &limit, 1, "")).collect()
+    };
+    let (day, later) = ("D#requests/day", &[7_000, 7_001, 7_002]);
+    let other = of("K:u2#requests", "5/5s", &[500])
+        + &of(day, "9/calendar day UTC", &[501, 502])
+        + &of("K:u2#requests", "5/5s", later)
+        + &of("K:u3#requests", "5/5s", later)
+        + &of(day, "9/calendar day UTC", later);
+    let expected = "
+counter         limit           admissions  peak usage  window
+D#requests/day  9/calendar day  5           2 of 9      [2026-01-05T00:00:00Z, 2026-01-06T00:00:00Z)
+K:u1#requests   5/5s            2           1 of 5      (2026-01-04T23:59:55Z, 2026-01-05T00:00:00Z]
+K:u2#requests   5/5s            4           1 of 5      (2026-01-04T23:59:55.5Z, 2026-01-05T00:00:00.5Z]
+
+note: 1.log (2026-01-01T00:00:00Z) has no end line: it was killed or is still running, so its admissions after 2026-01-05T00:00:00.999988Z (1.log:2) are unknown
+note: 1.log:3: the line is cut off
+proven up to 2026-01-05T00:00:00.999988Z: 14 admissions on 4 counters under 2 limits
+";
+    check(&[killed(log(FIVE, &[0, 1_000])), other], &[], 0, expected);
+}
+
+/// The process that was killed ends long before a counter that is checked several times.
+#[test]
+fn windows_after_the_end_of_the_proof_are_not_shown_of_a_long_log() {
+    let hundred = r#""100/s""#;
+    let slow = (0..6_000).map(|n| n * 20);
+    let fast = (0..18_000).map(|n| 120_000 + n * 10);
+    let long = log(hundred, &slow.chain(fast).collect::<Vec<_>>());
+    let short = [0, 60_000].map(|millis| admit(millis, "K:u2#requests", hundred, 1, ""));
+    let (code, said) = verify(&[long, killed(short.concat())], &[]);
+    assert!(code == 0 && said.contains(" 50 of 100 ") && !said.contains("100 of"), "{said}");
+}
+
 #[test]
 fn a_sample_and_a_log_with_gaps_prove_nothing() {
     let with = |further| log(FIVE, &[0, 1]) + &admit(2, "K:u1#requests", FIVE, 1, further);
@@ -368,6 +410,29 @@ fn settlements_refunds_cancellations_and_resets_change_the_counted_usage() {
 }
 
 #[test]
+fn peak_usage_does_not_leave_out_debts() {
+    let tokens = |millis, id: u64, take| {
+        let until = r#""until":"2026-01-05T00:01:00Z","#;
+        let line = admit(millis, "T:u1#tokens", r#""100 tokens/5s""#, take, until);
+        line.replace(r#""requestId":"0""#, &format!(r#""requestId":"{id}""#))
+    };
+    let settle =
+        |millis, id, cost| follow(millis, id, "settle", &format!(r#","cost":{{"tokens":{cost}}}"#));
+    let proven = "proven: 2 admissions on 1 counter under 1 limit";
+    // The debt is charged at the settlement, and what was admitted at the admission.
+    let debt = settle(1_000, 1, 80);
+    let within = tokens(0, 1, 50) + &debt + &tokens(2_000, 2, 20) + &settle(3_000, 2, 10);
+    let beyond = tokens(0, 1, 50) + &tokens(100, 2, 50) + &debt + &settle(3_000, 2, 40);
+    for (log, shown) in [
+        (within, "  90 of 100   (2026-01-04T23:59:57Z, 2026-01-05T00:00:02Z]\n"),
+        (beyond, "  120 of 100 with debts  (2026-01-04T23:59:56Z, 2026-01-05T00:00:01Z]\n"),
+    ] {
+        let (code, said) = verify(&[log], &[]);
+        assert!(code == 0 && said.contains(shown) && said.trim_end().ends_with(proven), "{said}");
+    }
+}
+
+#[test]
 fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     let book = |millis: u64| {
         let start = Timestamp::from_millis(1_767_571_200_000 + millis);
@@ -400,6 +465,44 @@ fn a_booking_that_was_claimed_is_given_back_only_by_its_claimant() {
     ends(&[book(1_000) + &late("09") + &after], &[], 0, proven);
     let (code, said) = verify(&[book(1_000) + &late("02") + &after], &[]);
     assert!(code == 2 && said.contains("that the log does not contain"), "{said}");
+}
+
+/// Returns the number of admissions in each row of the table, by counter.
+fn admissions(said: &str) -> Vec<(&str, &str)> {
+    let rows = said.lines().skip(1).take_while(|line| !line.is_empty());
+    let columns = rows.map(|row| row.split("  ").filter(|column| !column.is_empty()));
+    columns.map(|mut row| (row.next().unwrap_or(""), row.nth(1).unwrap_or("").trim())).collect()
+}
+
+#[test]
+fn a_booking_that_was_moved_is_not_counted_as_another_admission() {
+    let charges = |key: &str| {
+        format!(r#""charges":[{{"key":"{key}","limits":["5/5s"],"take":1,"unit":"requests"}}]"#)
+    };
+    let moved = |millis, key: &str| {
+        let start = Timestamp::from_millis(1_767_571_200_000 + millis + 500);
+        let charges = charges(key);
+        let further = format!(r#","effect":"rebooked","start":"{start}",{charges}"#);
+        follow(millis, 0, "claim", &further)
+    };
+    let book = admit(0, "K:u1#requests", FIVE, 1, r#""start":"2026-01-05T00:00:01Z","#);
+    let book = book.replace(r#""operation":"acquire""#, r#""operation":"book""#);
+    let go = admit(8_000, "K:u1#requests", FIVE, 1, r#""claimant":"me","#);
+    let go = go.replace(r#""operation":"acquire""#, r#""operation":"claim""#);
+    let proven = "proven: 1 admission on 1 counter under 1 limit";
+    let twice = moved(2_000, "K:u1#requests") + &moved(5_000, "K:u1#requests");
+    // The last log begins after the booking was made.
+    for log in [book.clone() + &twice + &go, twice + &go] {
+        let (code, said) = verify(&[log], &[]);
+        assert_eq!((code, said.lines().last()), (0, Some(proven)), "{said}");
+        assert_eq!(admissions(&said), [("K:u1#requests", "1")], "{said}");
+    }
+    // After a reload, it is on another counter, where it is an admission, too.
+    let (_, said) = verify(&[book + &moved(2_000, "K:u2#requests")], &[]);
+    let last = "proven: 1 admission on 2 counters under 1 limit";
+    assert_eq!(said.lines().last(), Some(last), "{said}");
+    let rows = admissions(&said);
+    assert!(rows.contains(&("K:u2#requests", "1")), "{said}");
 }
 
 #[test]
@@ -501,6 +604,82 @@ fn the_log_of_a_real_service_is_proven() {
     let sample = served("0.5".parse().expect("a half"));
     let (code, said) = verify(&[sample], &[]);
     assert!(code == 2 && said.contains("only 50 % of admissions are logged"), "{said}");
+}
+
+/// The windows of this log reach back to before its first line, so that the count of a counter
+/// could be usage from before the log.
+#[test]
+fn an_admission_under_another_key_does_not_look_like_usage_before_the_log() {
+    let rules = [Rule::new("USER", ["9/h".parse().expect("a limit")]).per(&["userId"])];
+    let rules = Ruleset::new(vec![Group::new("g", rules)], Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
+    let store = Memory::with_clock(Capacity::default(), clock.clone());
+    let limiter = Limiter::new(rules, AnyStore::custom(store));
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    for call in 0..8 {
+        let user = format!("u{}", call % 2);
+        let query = Query::new(service.request_id()).with("userId", user).expect("a user");
+        block_on(service.decide(&[query], DecisionMode::Acquire, |_| ())).expect("a decision");
+        clock.advance(Span::from_millis(10));
+    }
+    log.close();
+    let log = std::fs::read_to_string(file.path()).expect("a log");
+    ends(std::slice::from_ref(&log), &[], 0, "proven: 8 admissions on 2 counters under 1 limit");
+    let lines: Vec<_> = log.lines().collect();
+    for moved in 0..8 {
+        let mut lines: Vec<_> = lines.iter().map(|&line| line.to_owned()).collect();
+        let other = lines[moved].replace(&format!("USER:u{}#", moved % 2), "USER:other#");
+        assert_ne!(lines[moved], other);
+        lines[moved] = other;
+        let (code, said) = verify(&[lines.join("\n") + "\n"], &[]);
+        assert!(code == 2 && said.contains("node are missing"), "admission {moved}: {said}");
+    }
+}
+
+/// Returns the log of a service whose store has room for few counters, while a flood of users
+/// comes and goes.
+fn flooded() -> String {
+    let limit = |text: &str| text.parse().expect("a limit");
+    let rules = [
+        Rule::new("USER", [limit("20/10s")]).per(&["userId"]),
+        Rule::new("TOKENS", [limit("9000 tokens/10s")]).per(&["userId"]),
+        Rule::new("DAY", [limit("5000000 tokens/calendar day UTC")]).per(&["userId"]),
+    ];
+    let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule]));
+    let rules = Ruleset::new(groups.into(), Default::default()).expect("rules");
+    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let out = Box::new(file.reopen().expect("the same file"));
+    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
+    let capacity = Capacity { keys_max: 256, records_max: 256 };
+    let store = Memory::with_clock(capacity, clock.clone());
+    let limiter = Limiter::new(rules, AnyStore::custom(store));
+    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    for call in 0..6_000_u32 {
+        let random = call.wrapping_mul(2_654_435_761) >> 8;
+        clock.advance(Span::from_millis(u64::from(random % 40)));
+        // Every other second thousand is a flood. Between them, counters find room again.
+        let users = if call / 1_000 % 2 == 0 { 900 } else { 30 };
+        let user = format!("u{}", random / 64 % users);
+        let mut query = Query::new(service.request_id()).with("userId", user).expect("a user");
+        query.cost = Cost { input_tokens: Some(u64::from(random % 90)), ..Cost::default() };
+        let queries = [query];
+        block_on(service.decide(&queries, DecisionMode::Acquire, |_| ())).expect("a decision");
+    }
+    log.close();
+    std::fs::read_to_string(file.path()).expect("a log")
+}
+
+#[test]
+fn a_full_store_does_not_look_like_a_missing_log() {
+    let log = flooded();
+    let shared = log.lines().filter(|line| line.contains(r#""shared":true"#)).count();
+    assert!(shared > 100, "{shared} counts of overflow counters");
+    let (code, said) = verify(&[log], &[]);
+    assert!(code == 0 && said.contains(" by the store not compared with the log"), "{said}");
 }
 
 /// Returns the log of the real service with reservations that are settled, released, cancelled,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::lease::Change;
-use super::report::{Finding, Interval};
+use super::report::{Finding, Interval, Peaks};
 use super::{Admit, CheckedScope, LogError};
 use sluicegate_core::limit::{Amount, Calendar, Limit, Rate};
 use sluicegate_core::time::{Span, Timestamp};
@@ -14,8 +14,7 @@ use sluicegate_core::time::{Span, Timestamp};
 /// Results so far.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// The sum that exceeds its bound the most, or comes nearest to it.
-    pub(super) worst: Option<Finding>,
+    pub(super) peaks: Peaks,
     /// The first sum above its bound.
     pub(super) first: Option<Finding>,
     /// Number of sums above their bound.
@@ -23,13 +22,16 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    fn add(&mut self, finding: Finding) {
+    /// Adds the sum as of `at`.
+    fn add(&mut self, at: Timestamp, finding: Finding) {
+        self.peaks.add(at, finding);
+        self.judge(finding);
+    }
+
+    fn judge(&mut self, finding: Finding) {
         if finding.exceeds() {
             self.exceeded += 1;
             self.first.get_or_insert(finding);
-        }
-        if self.worst.is_none_or(|worst| finding.is_worse_than(worst)) {
-            self.worst = Some(finding);
         }
     }
 }
@@ -106,7 +108,8 @@ fn rolling(scope: &CheckedScope, rate: &Rate, admits: &[Admit]) -> Findings {
         }
         last.leave(|entered| at.since(entered) >= length);
         let allowed = allowed + last.beyond();
-        findings.add(Finding { interval: Interval::Window { until: at, length }, sum, allowed });
+        let interval = Interval::Window { until: at, length };
+        findings.add(at, Finding { interval, sum, allowed });
     }
     findings
 }
@@ -129,11 +132,9 @@ fn bucket(scope: &CheckedScope, rate: &Rate, capacity: Amount, admits: &[Admit])
         sum += amount;
         last.enter(now);
         let refilled = refill * u128::from(at.since(from).as_micros());
-        findings.add(Finding {
-            interval: Interval::Stretch { from, until: at },
-            sum,
-            allowed: scope.bound.over(full + refilled, window) + last.beyond(),
-        });
+        let interval = Interval::Stretch { from, until: at };
+        let allowed = scope.bound.over(full + refilled, window) + last.beyond();
+        findings.add(at, Finding { interval, sum, allowed });
     }
     findings
 }
@@ -153,13 +154,15 @@ fn periods(
             return Err(LogError::NoPeriod { key: key.into(), limit: scope.limit.to_string(), at });
         };
         let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
-        let mut last = LastDecided::default();
-        last.enter(inside);
-        findings.add(Finding {
-            interval: Interval::Period { from, until },
-            sum: inside.iter().map(|a| u128::from(a.amount)).sum(),
-            allowed: allowed + last.beyond(),
-        });
+        let (mut last, interval) = (LastDecided::default(), Interval::Period { from, until });
+        let mut finding = Finding { interval, sum: 0, allowed };
+        for (at, amount, now) in instants(inside) {
+            last.enter(now);
+            finding.sum += amount;
+            finding.allowed = allowed + last.beyond();
+            findings.peaks.add(at, finding);
+        }
+        findings.judge(finding);
         rest = later;
     }
     Ok(findings)
@@ -173,7 +176,8 @@ fn concurrent(scope: &CheckedScope, changes: &[Change]) -> Findings {
         // Slots are freed after they were taken or at the same time, so `held` stays positive.
         held += now.iter().map(|c| u128::from(c.taken)).sum::<u128>();
         held -= now.iter().map(|c| u128::from(c.freed)).sum::<u128>();
-        findings.add(Finding { interval: Interval::Instant(now[0].at), sum: held, allowed });
+        let at = now[0].at;
+        findings.add(at, Finding { interval: Interval::Instant(at), sum: held, allowed });
     }
     findings
 }

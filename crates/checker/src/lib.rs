@@ -40,7 +40,7 @@ mod scope;
 use std::collections::HashMap;
 
 pub use log_error::LogError;
-pub use report::{Finding, Interval, Report, ScopeVerdict, Violation};
+pub use report::{Finding, Interval, Peaks, Report, ScopeVerdict, Violation};
 pub use scope::{Bound, CheckedScope};
 
 use sluicegate_core::id::Id;
@@ -258,7 +258,7 @@ impl KeyLog {
                 key: self.key.clone(),
                 scope: scope.clone(),
                 events,
-                worst: findings.worst,
+                peaks: findings.peaks,
                 first: findings.first,
                 exceeded: findings.exceeded,
             });

@@ -44,9 +44,8 @@ pub struct ScopeVerdict {
     pub scope: CheckedScope,
     /// Number of checked admissions; for a concurrent limit, of leases.
     pub events: usize,
-    /// The sum that exceeds its bound the most, or comes nearest to it. `None` if there were no
-    /// events.
-    pub worst: Option<Finding>,
+    /// The largest sums so far at any time. Empty if there were no events.
+    pub peaks: Peaks,
     /// The first sum that exceeds its bound.
     pub first: Option<Finding>,
     /// Number of windows, intervals, periods or instants above their bound, of those that end with
@@ -55,6 +54,12 @@ pub struct ScopeVerdict {
 }
 
 impl ScopeVerdict {
+    /// Returns the sum that exceeds its bound the most, or comes nearest to it. `None` if there were
+    /// no events.
+    pub fn worst(&self) -> Option<Finding> {
+        self.peaks.until(Timestamp::MAX)
+    }
+
     /// Returns the first violation, if there is one.
     pub fn violation(&self) -> Option<Violation> {
         self.first.map(|finding| Violation {
@@ -72,7 +77,7 @@ impl fmt::Display for ScopeVerdict {
         if let Some(violation) = self.violation() {
             return write!(f, "{violation}, the first of {}", self.exceeded);
         }
-        match self.worst {
+        match self.worst() {
             None => write!(f, "{key}: proven: no events under {scope}"),
             Some(worst) => {
                 let events = self.events;
@@ -80,6 +85,36 @@ impl fmt::Display for ScopeVerdict {
                 write!(f, "{key}: proven: {events} events, at most {worst}")
             }
         }
+    }
+}
+
+/// The sums of one scope that each exceed their bound more, or come nearer to it, than all sums
+/// before: the worst one until any time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peaks(Vec<(Timestamp, Finding)>);
+
+impl Peaks {
+    /// Adds the sum as of `at`, which is no earlier than that of any peak.
+    pub(super) fn add(&mut self, at: Timestamp, finding: Finding) {
+        if self.0.last().is_none_or(|(_, worst)| finding.is_worse_than(*worst)) {
+            self.0.push((at, finding));
+        }
+    }
+
+    /// Adds the peaks of another check of the same scope.
+    pub fn merge(&mut self, other: Self) {
+        let mut all = std::mem::take(&mut self.0);
+        all.extend(other.0);
+        all.sort_by_key(|(at, _)| *at);
+        for (at, finding) in all {
+            self.add(at, finding);
+        }
+    }
+
+    /// Returns the worst sum of the events until `at`. `None` if there were none.
+    pub fn until(&self, at: Timestamp) -> Option<Finding> {
+        let later = self.0.partition_point(|(time, _)| *time <= at);
+        later.checked_sub(1).map(|last| self.0[last].1)
     }
 }
 

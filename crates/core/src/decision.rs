@@ -29,7 +29,8 @@ pub enum Decision {
 pub struct Allow {
     /// Time of the decision, by the clock of the store.
     pub at: Timestamp,
-    /// Time at which the work may start: now, or the start of a booking.
+    /// Time at which the work may start: now, or the start of a booking. Earlier than `at` if an
+    /// earlier request or attempt with the same id made the charges, which count from then on.
     pub start: Timestamp,
     /// Deadline for renewing, settling or releasing, if any of these is due.
     pub until: Option<Timestamp>,

@@ -99,9 +99,9 @@ proptest! {
 
         prop_assert_eq!(found.first.map(|f| end(f) as usize), first);
         prop_assert_eq!(found.exceeded > 0, first.is_some());
-        let worst = found.worst.map_or(0, |worst| worst.sum);
+        let worst = found.worst().map_or(0, |worst| worst.sum);
         prop_assert_eq!(worst, u128::from(*sums.iter().max().expect("instants")));
-        for finding in found.first.into_iter().chain(found.worst) {
+        for finding in found.first.into_iter().chain(found.worst()) {
             prop_assert_eq!(finding.sum, u128::from(sums[end(finding) as usize]));
         }
     }
@@ -135,8 +135,8 @@ proptest! {
 
         prop_assert_eq!(found.first.map(end), ends.first().copied());
         prop_assert_eq!(found.exceeded, ends.len() as u64);
-        prop_assert_eq!(found.worst.is_some(), !uses.is_empty());
-        for finding in found.first.into_iter().chain(found.worst) {
+        prop_assert_eq!(found.worst().is_some(), !uses.is_empty());
+        for finding in found.first.into_iter().chain(found.worst()) {
             let Interval::Stretch { from, until } = finding.interval else {
                 return Err(TestCaseError::fail("not a stretch"));
             };
@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(found.exceeded, pages.len() as u64);
         prop_assert_eq!(found.first.map(|f| page(end(f))), pages.first().copied());
         let worst = sums.values().max().copied().unwrap_or(0);
-        prop_assert_eq!(found.worst.map_or(0, |worst| worst.sum), u128::from(worst));
+        prop_assert_eq!(found.worst().map_or(0, |worst| worst.sum), u128::from(worst));
     }
 
     #[test]
@@ -241,7 +241,7 @@ proptest! {
         let first = sums.iter().position(|&sum| exceeds(sum));
         prop_assert_eq!(found.first.map(|f| end(f) as usize), first);
         prop_assert_eq!(found.exceeded > 0, first.is_some());
-        let worst = found.worst.map_or(0, |worst| worst.sum);
+        let worst = found.worst().map_or(0, |worst| worst.sum);
         prop_assert_eq!(worst, u128::from(*sums.iter().max().expect("instants")));
     }
 }

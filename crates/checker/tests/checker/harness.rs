@@ -131,7 +131,7 @@ pub(crate) fn check<C, F>(
         let report = judge(scopes, &uses(&asks, correct()));
         // A limiter that admits nothing would be proven, too.
         let full = report.verdicts.iter().any(|verdict| {
-            let worst = verdict.worst.expect("something was asked for");
+            let worst = verdict.worst().expect("something was asked for");
             worst.sum + u128::from(traffic.amount_max) > worst.allowed * 98 / 100
         });
         assert!(full, "seed {seed}: never full: {report}");

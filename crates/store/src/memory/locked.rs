@@ -29,6 +29,8 @@ pub(super) struct CounterLookup {
     entry: Option<EntryIndex>,
     /// State that a new counter starts with: a copy of the overflow counter, if there is one.
     initial: Option<Box<Cell>>,
+    /// Set if the usage is not of this name alone: in the overflow counter, or in a new copy of it.
+    shared: bool,
 }
 
 /// Locked shards, in the order of their numbers.
@@ -107,14 +109,19 @@ impl<C: Clock> Memory<C> {
         let shard = locked.shard(own.shard);
         if let Some(entry) = find_live(&mut shard.cells, name, now) {
             shard.cells.get_mut(entry).0.advance(&charge.meter, now);
-            return CounterLookup { address: own, entry: Some(entry), initial: None };
+            return CounterLookup {
+                address: own,
+                entry: Some(entry),
+                initial: None,
+                shared: false,
+            };
         }
         if shard.cells.len() >= keys_max {
             shard.cells.sweep(now, SWEEP_FULL, |_| false);
         }
         let full = shard.cells.len() >= keys_max;
         if !full && shard.overflow.len() == 0 {
-            return CounterLookup { address: own, entry: None, initial: None };
+            return CounterLookup { address: own, entry: None, initial: None, shared: false };
         }
         let overflow = self.hash_name(charge.overflow().as_bytes(), charge.meter.kind());
         let entry = find_live(&mut shard.overflow, overflow, now);
@@ -123,10 +130,11 @@ impl<C: Clock> Memory<C> {
         }
         if full {
             let address = CounterAddress { overflow: true, name: overflow, ..own };
-            return CounterLookup { address, entry, initial: None };
+            return CounterLookup { address, entry, initial: None, shared: true };
         }
         let initial = entry.map(|entry| Box::new(shard.overflow.get(entry).0.successor()));
-        CounterLookup { address: own, entry: None, initial }
+        let shared = initial.is_some();
+        CounterLookup { address: own, entry: None, initial, shared }
     }
 
     /// Returns the counter of a charge and creates it if it does not exist.
@@ -225,9 +233,8 @@ impl LockedShards<'_> {
     ) -> Readings {
         let mut readings = Readings::new();
         for (charge, lookup) in plan.charges().iter().zip(counters) {
-            let shared = lookup.address.overflow || lookup.initial.is_some();
             let mut push = |reading: Reading| {
-                readings.push(Reading { shared: reading.shared || shared, ..reading });
+                readings.push(Reading { shared: reading.shared || lookup.shared, ..reading });
             };
             match self.cell(lookup) {
                 Some(cell) => cell.readings(&charge.meter, now, &mut push),

@@ -18,9 +18,31 @@ use super::script::ScriptKind;
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// A reply of the fast script.
-    Fast { now: Timestamp, denied: bool, clean: bool, numbers: SmallVec<[u64; 8]> },
+    Fast { now: Timestamp, result: FastResult, clean: bool, numbers: SmallVec<[u64; 8]> },
     /// A reply of the full script: a result word, followed by its values.
     Full(Vec<Value>),
+}
+
+/// The result of the fast script for one plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FastResult {
+    Admitted,
+    /// An earlier attempt of the same call was admitted, and its reply was lost. The numbers begin
+    /// with the time since its charge.
+    AdmittedBefore,
+    /// The numbers begin with the wait, the charge and the limit.
+    Denied,
+}
+
+impl FastResult {
+    /// Returns the number of values before the readings.
+    const fn values(self) -> usize {
+        match self {
+            Self::Admitted => 0,
+            Self::AdmittedBefore => 1,
+            Self::Denied => 3,
+        }
+    }
 }
 
 impl Reply {
@@ -46,16 +68,18 @@ impl Reply {
             },
             ScriptKind::Fast => {
                 let now = Timestamp::from_micros(now.ok_or_else(|| unexpected_reply(&now))?);
-                let (denied, clean, length) = match values.next() {
-                    Some(Value::Int(word @ (0 | 3))) => (false, word == 0, 2 * rows),
-                    Some(Value::Int(word @ (1 | 4))) => (true, word == 1, 3 + 2 * rows),
+                let (result, clean) = match values.next() {
+                    Some(Value::Int(word @ (0 | 3))) => (FastResult::Admitted, word == 0),
+                    Some(Value::Int(word @ (1 | 4))) => (FastResult::Denied, word == 1),
+                    Some(Value::Int(5)) => (FastResult::AdmittedBefore, false),
                     Some(Value::Int(2)) => return Err(unexpected_reply(&values.next())),
                     other => return Err(unexpected_reply(&other)),
                 };
+                let length = result.values() + 2 * rows;
                 let numbers: SmallVec<[u64; 8]> =
                     values.by_ref().take(length).map_while(|value| number(&value)).collect();
                 match numbers.len() == length {
-                    true => Ok(Self::Fast { now, denied, clean, numbers }),
+                    true => Ok(Self::Fast { now, result, clean, numbers }),
                     false => Err(unexpected_reply(&numbers)),
                 }
             }
@@ -70,21 +94,27 @@ impl Reply {
     /// Parses the reply to acquire, peek or book.
     pub(super) fn decision(self, plan: &Plan<'_>) -> Result<Decision, Error> {
         match self {
-            Self::Fast { now, denied: false, numbers, .. } => Ok(Decision::Allow(Allow {
-                at: now,
-                start: now,
-                until: None,
-                replayed: false,
-                shadowed: SmallVec::new(),
-                readings: readings(plan, now, numbers),
-                charged_at: Vec::new(),
-            })),
-            Self::Fast { now, denied: true, numbers, .. } => Ok(Decision::Deny(Deny {
-                at: now,
-                start: now + Span::from_micros(numbers[0]),
-                hit: Hit { charge: numbers[1] as usize, limit: numbers[2] as usize },
-                readings: readings(plan, now, numbers.into_iter().skip(3)),
-            })),
+            Self::Fast { now, result, numbers, .. } => {
+                let (values, limits) = numbers.split_at(result.values());
+                let readings = readings(plan, now, limits.iter().copied());
+                Ok(match (result, values) {
+                    (FastResult::Denied, &[wait, charge, limit]) => Decision::Deny(Deny {
+                        at: now,
+                        start: now + Span::from_micros(wait),
+                        hit: Hit { charge: charge as usize, limit: limit as usize },
+                        readings,
+                    }),
+                    (_, ages) => Decision::Allow(Allow {
+                        at: now,
+                        start: now - Span::from_micros(ages.first().copied().unwrap_or(0)),
+                        until: None,
+                        replayed: false,
+                        shadowed: SmallVec::new(),
+                        readings,
+                        charged_at: Vec::new(),
+                    }),
+                })
+            }
             Self::Full(values) => {
                 let mut reader = ReplyReader(values.into_iter());
                 match reader.word()?.as_str() {

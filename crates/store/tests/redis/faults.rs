@@ -122,6 +122,43 @@ async fn an_id_of_a_caller_counts_a_lost_reply_once() {
     lost_replies_are_counted_once(&["60/h", "60 tokens/h"], of_caller).await;
 }
 
+/// The store's clock moves on between an attempt and its retry. `at` is the time of the answer, and
+/// `start` the time that the counter contains.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_does_not_move_the_time_of_its_charge() {
+    // The first limits are decided by the fast script, the others by the full one.
+    for limits in [&["60/h", "60/day"][..], &["60/h", "60 tokens/h"]] {
+        let server = RedisServer::start(Version::System, &[]);
+        let proxy = FaultProxy::start(server.port);
+        let fixture = Fixture::with_retry(proxy.port, limits, PATIENT);
+        fixture.up().await;
+        let mut starts = Vec::new();
+        for n in 1..=6 {
+            if n % 2 == 0 {
+                proxy.cut_next_reply();
+            }
+            let retries = fixture.store.traffic().retries;
+            let decision = fixture.acquire(ours(n)).await.expect("a decision");
+            let Decision::Allow(allow) = decision else { panic!("{limits:?}: {decision:?}") };
+            // The proxy may have cut off a ping instead.
+            if fixture.store.traffic().retries == retries {
+                assert_eq!(allow.start, allow.at, "{limits:?}");
+            }
+            assert!(!allow.replayed && allow.start <= allow.at, "{limits:?}: {allow:?}");
+            starts.push((allow.start.as_micros(), allow.at.as_micros()));
+        }
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", server.port));
+        let mut connection = client.expect("an address").get_connection().expect("a connection");
+        let mut range = redis::cmd("ZRANGE");
+        range.arg("sg:{LIMIT:ann#requests}").arg(0).arg(-1).arg("WITHSCORES");
+        let entries: Vec<(Vec<u8>, u64)> = range.query(&mut connection).expect("entries");
+        let entries: Vec<_> = entries.into_iter().map(|(_, score)| score).collect();
+        let charged: Vec<_> = starts.iter().map(|(start, _)| *start).collect();
+        assert_eq!(charged, entries, "{limits:?}");
+        assert!(starts.iter().any(|(start, at)| start < at), "{limits:?}: no retry: {starts:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refund_whose_reply_is_lost_is_given_back_once() {
     let server = RedisServer::start(Version::System, &[]);

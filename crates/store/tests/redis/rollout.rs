@@ -346,6 +346,34 @@ async fn calls_of_the_version_before_mean_the_same_to_these_scripts() {
     assert_eq!(before.counters(), now.counters());
 }
 
+/// Returns the times of the decision and of the charge in the reply to an admission.
+fn times(reply: &Value) -> (u64, u64) {
+    let Value::Array(replies) = reply else { panic!("{reply:?}") };
+    match &replies[..] {
+        [Value::Array(reply)] => match reply[..] {
+            [_, Value::Int(at), Value::Int(start), ..] => (at as u64, start as u64),
+            _ => panic!("{reply:?}"),
+        },
+        _ => panic!("{replies:?}"),
+    }
+}
+
+/// The marker of the previous version does not contain the time of the charge.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_has_the_time_of_its_charge_unless_the_version_before_made_it() {
+    let once = calls().into_iter().find(|call| call.keys[0].starts_with(b"sg:once:"));
+    let once = once.expect("an admission without a record");
+    let ours = Redis::scripts_with_clock_in_key("sg:");
+    let (first, later) = (WHEN_BOOKED, WHEN_BOOKED + 7_000);
+    for (scripts, charged) in [(&scripts_before(), later), (&ours, first)] {
+        let fixture = Fixture::new().await;
+        assert_eq!(times(&fixture.eval(scripts, &once)), (first, first));
+        fixture.set_now(later);
+        assert_eq!(times(&fixture.eval(&ours, &once)), (later, charged));
+        assert_eq!(fixture.used("log", "ann").await, [1, 1]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_versions_admit_no_more_than_the_limit_together() {
     let fixture = Fixture::new().await;

@@ -12,10 +12,11 @@
 //! | before and after a reset | the limits, separately |
 //! | partly refunded | the limits, without the oldest admissions that the refund covers |
 //! | some by the store, some by nodes on their own during an outage | those of the store against the limits, all together against `--bound` |
+//! | settled with more than was admitted | the limits, without the debt; the peak usage contains it |
 //!
 //! `store_counts.rs` compares the counts that the store reported with the log.
 
-use sluicegate_checker::{CheckedScope, Checker, Finding, Interval, LogError, ScopeVerdict};
+use sluicegate_checker::{CheckedScope, Checker, Finding, Interval, LogError, Peaks, ScopeVerdict};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 use super::logs::LogPosition;
@@ -30,8 +31,10 @@ const CHECK_AT_MIN: usize = 4_096;
 #[derive(Default)]
 pub(super) struct Counter {
     admits: Vec<Admit>,
-    /// Number of admissions so far, including dropped ones.
-    pub(super) count: u64,
+    /// Number of requests admitted on it. A booking that was moved counts once.
+    pub(super) requests: u64,
+    /// Number of the next admission: of all so far, including dropped ones and moved bookings.
+    next: u64,
     /// Indices of the limit sets that it was charged under.
     limit_sets: Vec<usize>,
     /// Number of admissions at which it is checked next.
@@ -72,6 +75,8 @@ pub(super) struct Admit {
     pub(super) limit_set: usize,
     /// True if it can't be given back any more.
     pub(super) firm: bool,
+    /// True for a debt: usage that was not admitted, but that the peak usage contains.
+    pub(super) debt: bool,
     /// Sequence number among all admissions of the counter.
     pub(super) number: u64,
 }
@@ -79,7 +84,7 @@ pub(super) struct Admit {
 /// Result of the check of one limit.
 pub(super) struct LimitResult {
     pub(super) scope: CheckedScope,
-    pub(super) worst: Finding,
+    pub(super) peaks: Peaks,
     /// First window that exceeds the limit, and the log line that exceeded it.
     pub(super) exceeded: Option<(Finding, Option<LogPosition>)>,
     /// First window that exceeds the limit unless a reservation was given back.
@@ -98,16 +103,16 @@ impl Counter {
         if !self.limit_sets.contains(&admit.limit_set) {
             self.limit_sets.push(admit.limit_set);
         }
-        let number = self.count;
+        let number = self.next;
         self.admits.push(Admit { number, ..admit });
-        self.count += 1;
+        self.next += 1;
         Ok(number)
     }
 
     /// Reduces an admission to at most the amount that was actually used. Nothing more of it can be
     /// given back later.
     ///
-    /// Usage beyond the admitted amount is a debt: it was not admitted, and delays later work.
+    /// Usage beyond the admitted amount is a debt ([`Self::owe`]): it delays later work.
     pub(super) fn settle(&mut self, number: u64, at_most: u64) {
         // An admission that no window can contain any more was dropped.
         if let Ok(position) = self.admits.binary_search_by_key(&number, |admit| admit.number) {
@@ -117,10 +122,34 @@ impl Counter {
         }
     }
 
+    /// Records a debt: usage beyond the amount that was admitted under a limit set.
+    pub(super) fn owe(
+        &mut self,
+        at: Timestamp,
+        amount: u64,
+        position: LogPosition,
+        limit_set: usize,
+    ) {
+        let debt = Admit {
+            at,
+            start: at,
+            amount,
+            need: amount,
+            by_node: false,
+            position,
+            limit_set,
+            firm: true,
+            debt: true,
+            number: 0,
+        };
+        // One that arrives too late to be checked makes only the peak usage too low.
+        let _ = self.record(debt);
+    }
+
     /// Records a reset of the counter.
     pub(super) fn reset(&mut self, at: Timestamp) {
         self.store.refund(at, u64::MAX);
-        self.resets.push((at, self.count));
+        self.resets.push((at, self.next));
     }
 
     /// Records a refund of admissions that counted at `at`.
@@ -142,7 +171,8 @@ impl Counter {
             let limits = limits.map(CheckedScope::limit);
             let order = limits.map(|limit| RefundScope::at(limit, at)).reduce(RefundScope::longer);
             let Some(RefundScope { since, newest_first }) = order else { continue };
-            let counts = |admit: &&mut Admit| since < admit.start && admit.start <= at;
+            let counts =
+                |admit: &&mut Admit| since < admit.start && admit.start <= at && !admit.debt;
             let mut counted: Vec<_> = admits.iter_mut().filter(counts).collect();
             counted.retain(|admit| self.epoch(admit) == epoch);
             counted.sort_by_key(|admit| admit.start);
@@ -318,6 +348,11 @@ fn check(
     admits: &[Admit],
     found: &mut Vec<LimitResult>,
 ) -> Result<(), LogError> {
+    let with_debts = match admits.iter().any(|admit| admit.debt) {
+        true => Some(verdicts(key, scopes, admits.iter())?),
+        false => None,
+    };
+    let admits: Vec<_> = admits.iter().filter(|admit| !admit.debt).copied().collect();
     let verdicts = verdicts(key, scopes, admits.iter())?;
     let uncertain = admits.iter().any(|admit| !admit.firm);
     let exceeded = verdicts.iter().any(|verdict| verdict.first.is_some());
@@ -326,11 +361,12 @@ fn check(
         false => None,
     };
     for (index, verdict) in verdicts.into_iter().enumerate() {
-        let Some(worst) = verdict.worst else { continue };
         let certain = certain.as_ref().map_or(verdict.first, |certain| certain[index].first);
-        let exceeded = certain.map(|finding| (finding, position(finding.interval, admits)));
+        let exceeded = certain.map(|finding| (finding, position(finding.interval, &admits)));
         let unsettled = verdict.first.filter(|_| exceeded.is_none());
-        add(found, LimitResult { scope: verdict.scope, worst, exceeded, unsettled });
+        let peaks = with_debts.as_ref().map(|with_debts| with_debts[index].peaks.clone());
+        let (scope, peaks) = (verdict.scope, peaks.unwrap_or(verdict.peaks));
+        add(found, LimitResult { scope, peaks, exceeded, unsettled });
     }
     Ok(())
 }
@@ -360,13 +396,7 @@ fn verdicts<'a>(
 impl LimitResult {
     /// Merges the result of a later check of the same limit.
     fn add(&mut self, later: Self) {
-        let rank = |finding: Finding| {
-            let over = finding.sum.saturating_sub(finding.allowed);
-            (over, std::cmp::Reverse(finding.allowed.saturating_sub(finding.sum)))
-        };
-        if rank(later.worst) > rank(self.worst) {
-            self.worst = later.worst;
-        }
+        self.peaks.merge(later.peaks);
         self.exceeded = self.exceeded.or(later.exceeded);
         self.unsettled = self.unsettled.or(later.unsettled);
     }

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 
-use sluicegate_checker::{Bound, CheckedScope, LogError};
+use sluicegate_checker::{Bound, CheckedScope, Finding, LogError};
 use sluicegate_core::limit::{LimitError, Unit};
 use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
 
 use super::counter::{Admit, Counter, DISORDER_MAX, LimitBounds, LimitResult};
-use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect};
+use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect, ShownCount};
 use super::logs::LogPosition;
 use super::slots::{ConcurrencyCounter, SlotVerdict};
 use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     now: Timestamp,
     /// Time from which the log is complete.
     begin: Timestamp,
-    /// Number of admissions.
+    /// Number of admitted requests.
     admits: u64,
     /// Number of admissions that nodes decided on their own.
     by_node: u64,
@@ -42,6 +42,8 @@ pub(super) struct Ledger {
     unlogged: UnloggedCharges,
     /// True if something was given back that was not known to be held.
     given_back: bool,
+    /// Number of reported counts that contain usage of other keys.
+    shared: u64,
     /// Counts that the log does not explain, with the keys of their counters.
     unexplained: Vec<(String, UnexplainedCount)>,
 }
@@ -69,6 +71,8 @@ struct HeldRequest {
     until: Option<Timestamp>,
     /// Counter key and number of each lease.
     leases: Vec<(String, u64)>,
+    /// Keys of the leases that it had before its booking was moved.
+    leased_before: Vec<String>,
     /// Process that claimed the booking.
     claimant: Option<String>,
 }
@@ -80,6 +84,8 @@ struct HeldCharge {
     /// Number among the admissions of the counter; none if it arrived too late to be checked.
     number: Option<u64>,
     amount: u64,
+    /// Index of the limit set that it was admitted under.
+    limit_set: usize,
     /// Sequence number among the charges that the store counts.
     serial: u64,
 }
@@ -103,10 +109,10 @@ impl KnownLimits {
                 "{key}: charged in {unit}, but its limit counts {counts}"
             )));
         }
-        for ((text, amount), (shown, _)) in self.texts.iter().zip(&self.amounts).zip(&charge.shown)
-        {
+        for ((text, amount), shown) in self.texts.iter().zip(&self.amounts).zip(&charge.shown) {
+            let shown = shown.limit;
             // Dollars are parsed as floats, so the last digit may be off.
-            if amount.abs_diff(*shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
+            if amount.abs_diff(shown) > 2 * u64::from(charge.unit == Charge::MONEY) {
                 let key = &charge.key;
                 return Err(RecordError::Contradiction(format!(
                     "{key}: limit {text} is logged with the amount {shown}"
@@ -135,6 +141,8 @@ pub(super) struct Outcome {
     pub(super) late: u64,
     /// Number of admissions that nodes decided on their own.
     pub(super) by_node: u64,
+    /// Number of reported counts that contain usage of other keys.
+    pub(super) shared: u64,
     /// Counts that the log does not explain, in order of time.
     pub(super) unexplained: Vec<(String, UnexplainedCount)>,
 }
@@ -142,8 +150,10 @@ pub(super) struct Outcome {
 /// Result for one limit of one counter.
 pub(super) struct Row {
     pub(super) key: String,
-    /// Number of admissions on the counter.
+    /// Number of requests admitted on the counter.
     pub(super) admits: u64,
+    /// The fullest window of those to show; none if all windows are later than the proof.
+    pub(super) peak: Option<Finding>,
     pub(super) found: LimitResult,
 }
 
@@ -189,6 +199,7 @@ impl Ledger {
             late: 0,
             unlogged: UnloggedCharges::default(),
             given_back: false,
+            shared: 0,
             unexplained: Vec::new(),
         }
     }
@@ -238,7 +249,14 @@ impl Ledger {
         held.until = decision.until;
         // The store reports its count only for charges made by this decision.
         let shows = decision.by == Decider::Store && !claim;
-        let admission = AdmissionRecord { position, decision, by_node, shows, rated: first_time };
+        let admission = AdmissionRecord {
+            position,
+            decision,
+            by_node,
+            shows,
+            rated: first_time,
+            moved_from: &[],
+        };
         let admitted = self.charge(&admission, &decision.charges, &mut held)?;
         if decision.allowed {
             self.admits += u64::from(admitted && first_time);
@@ -283,10 +301,7 @@ impl Ledger {
                         let back = admit.amount.saturating_sub(actual.unwrap_or(u64::MAX));
                         self.give_back(admit, update, back);
                     }
-                    // The actual cost beyond the estimate is a debt. An expired estimate may have
-                    // been given back already.
-                    let charged = if over { 0 } else { admit.amount };
-                    self.owe(&admit.key, update, actual.unwrap_or(0).saturating_sub(charged));
+                    self.owe(admit, over, actual.unwrap_or(0), update, position);
                 }
                 self.end_leases(&held, *at);
             }
@@ -326,6 +341,8 @@ impl Ledger {
                     self.give_back(admit, update, if used { 0 } else { admit.amount });
                 }
                 let mut held = HeldRequest::default();
+                held.leased_before.clone_from(&before.leased_before);
+                held.leased_before.extend(before.leases.iter().map(|(key, _)| key.clone()));
                 let decision = Decision {
                     id: id.clone(),
                     allowed: true,
@@ -347,8 +364,12 @@ impl Ledger {
                     by_node: false,
                     shows: false,
                     rated: true,
+                    moved_from: &before.admits,
                 };
-                self.charge(&admission, charges, &mut held)?;
+                let admitted = self.charge(&admission, charges, &mut held)?;
+                // Its claim does not charge it again, also if it was booked before the log begins.
+                let first_time = self.ids.insert(self.hasher.hash_one(id));
+                self.admits += u64::from(admitted && first_time);
                 self.held.insert(id.clone(), held);
             }
             Effect::Refunded { charges } => {
@@ -389,9 +410,23 @@ impl Ledger {
         }
     }
 
-    /// Records a debt: usage beyond the estimate, which the store charges at the settlement.
-    fn owe(&mut self, key: &str, update: &DecisionUpdate, amount: u64) {
-        if let Some(counter) = self.counters.get_mut(key).filter(|_| amount > 0) {
+    /// Records a debt: the actual cost beyond the estimate, which the store charges at the settlement.
+    fn owe(
+        &mut self,
+        admit: &HeldCharge,
+        expired: bool,
+        actual: u64,
+        update: &DecisionUpdate,
+        position: LogPosition,
+    ) {
+        let Some(counter) = self.counters.get_mut(&admit.key) else { return };
+        let debt = actual.saturating_sub(admit.amount);
+        if debt > 0 {
+            counter.owe(update.at, debt, position, admit.limit_set);
+        }
+        // The store may have given back an expired estimate, and then charges all of the cost.
+        let amount = if expired { actual } else { debt };
+        if amount > 0 {
             let (earliest, latest, from) = (update.earliest, update.at, update.at);
             let (until, serial) = (None, 0);
             counter.store.charge(StoreCharge { earliest, latest, from, amount, until, serial });
@@ -419,9 +454,15 @@ impl Ledger {
                         Some(text) => text.parse().map_err(RecordError::Lease)?,
                         None => Rule::LEASE,
                     };
-                    let at = charge.charged_at.unwrap_or(at);
+                    // A claim takes its leases when it is made, long after the charges of its booking.
+                    let claimed = admitted.decision.claimant.is_some();
+                    let taken = if claimed { at } else { at.min(start) };
+                    let at = charge.charged_at.unwrap_or(taken);
                     let slots = self.slots.entry(key.clone());
                     let slots = slots.or_insert_with(|| ConcurrencyCounter::new(limit.clone()));
+                    let known = self.held.get(&admitted.decision.id);
+                    let again = known.is_some_and(|known| known.leased_before.contains(key));
+                    slots.requests += u64::from(!again);
                     let number = slots.start(&limit, at, amount, length, admitted.by_node);
                     held.leases.push((key.clone(), number));
                     if slots.is_due() {
@@ -453,7 +494,9 @@ impl Ledger {
                     if counter.store.unit.is_empty() {
                         counter.store.unit.clone_from(&charge.unit);
                     }
-                    for (limit, &(_, count)) in charge.shown.iter().enumerate() {
+                    for (limit, &ShownCount { count, shared, reset, .. }) in
+                        charge.shown.iter().enumerate()
+                    {
                         let at = own(at);
                         // A cluster node may have been called twice.
                         let by = match charge.charged_at {
@@ -461,21 +504,32 @@ impl Ledger {
                             None => at,
                         };
                         if admitted.shows {
+                            self.shared += u64::from(shared);
                             counter.store.report(ReportedCount {
                                 at,
                                 by,
                                 count,
+                                shared,
+                                // Computed with the clock of another server in a cluster.
+                                reset: reset.filter(|_| charge.charged_at.is_none()),
                                 position,
                                 limit_set,
                                 limit,
                             });
                         }
                     }
+                    let ahead = match entry.from > own(at) {
+                        true => entry.from.since(entry.earliest),
+                        false => Span::ZERO,
+                    };
+                    counter.store.ahead = counter.store.ahead.max(ahead);
                     let serial = counter.store.charge(entry);
                     if !admitted.decision.allowed {
                         // Counted by the store, but the caller was denied.
                         continue;
                     }
+                    let is_moved = admitted.moved_from.iter().any(|before| before.key == *key);
+                    counter.requests += u64::from(!is_moved);
                     let need = charge.need.unwrap_or(amount);
                     let start = charged_at;
                     let admit = Admit {
@@ -487,6 +541,7 @@ impl Ledger {
                         position,
                         limit_set,
                         firm,
+                        debt: false,
                         number: 0,
                     };
                     let number = counter.record(admit).ok();
@@ -496,7 +551,14 @@ impl Ledger {
                     }
                     if !firm {
                         let (key, unit) = (key.clone(), charge.unit.clone());
-                        held.admits.push(HeldCharge { key, unit, number, amount, serial });
+                        held.admits.push(HeldCharge {
+                            key,
+                            unit,
+                            number,
+                            amount,
+                            limit_set,
+                            serial,
+                        });
                     }
                 }
             }
@@ -574,8 +636,10 @@ impl Ledger {
         Ok(limit_set)
     }
 
-    /// Checks all counters and returns the result.
-    pub(super) fn finish(mut self) -> Result<Outcome, LogError> {
+    /// Checks all counters and returns the result. Admissions are known until `up_to`: later windows
+    /// are shown only if they exceed a limit.
+    pub(super) fn finish(mut self, up_to: Option<Timestamp>) -> Result<Outcome, LogError> {
+        let up_to = up_to.unwrap_or(Timestamp::MAX);
         let counters = self.counters.len() + self.slots.len();
         let rated: usize = self.limit_bounds.iter().map(|proof| proof.store.len()).sum();
         let leased = self.limit_sets.values().flatten();
@@ -583,11 +647,11 @@ impl Ledger {
         let mut rows = Vec::new();
         for (key, mut slots) in std::mem::take(&mut self.slots) {
             slots.check(&key, self.now, self.options.store, self.options.all)?;
-            let admits = slots.count;
-            for SlotVerdict { scope, worst, first } in slots.verdicts() {
+            let admits = slots.requests;
+            for SlotVerdict { scope, peaks, first } in slots.verdicts() {
                 let exceeded = first.map(|finding| (finding, None));
-                let found = LimitResult { scope, worst, exceeded, unsettled: None };
-                rows.push(Row { key: key.clone(), admits, found });
+                let found = LimitResult { scope, peaks, exceeded, unsettled: None };
+                rows.push(Row::new(key.clone(), admits, found, up_to));
             }
         }
         let keys: Vec<_> = self.counters.keys().cloned().collect();
@@ -595,7 +659,7 @@ impl Ledger {
             self.check(&key, true)?;
         }
         for (key, counter) in self.counters {
-            let row = |found| Row { key: key.clone(), admits: counter.count, found };
+            let row = |found| Row::new(key.clone(), counter.requests, found, up_to);
             rows.extend(counter.found.into_iter().map(row));
         }
         rows.sort_by(|a, b| {
@@ -611,6 +675,7 @@ impl Ledger {
             limits: rated + leased,
             late: self.late,
             by_node: self.by_node,
+            shared: self.shared,
             unexplained,
         })
     }
@@ -626,6 +691,8 @@ struct AdmissionRecord<'d> {
     shows: bool,
     /// True if it is charged on rate limits now; false if only leases are added.
     rated: bool,
+    /// Charges of the booking that it replaces: the request is not another one on their counters.
+    moved_from: &'d [HeldCharge],
 }
 
 /// Maximum time after its start at which a moved booking may be used: its line does not contain it.
@@ -638,9 +705,19 @@ fn rounded_up(key: &str) -> Span {
 }
 
 impl Row {
+    fn new(key: String, admits: u64, found: LimitResult, up_to: Timestamp) -> Self {
+        let mut row = Self { key, admits, peak: None, found };
+        row.peak = row.found.peaks.until(if row.fails() { Timestamp::MAX } else { up_to });
+        row
+    }
+
+    /// Returns true if the limit was exceeded, or if that depends on what was given back.
+    pub(super) const fn fails(&self) -> bool {
+        self.found.exceeded.is_some() || self.found.unsettled.is_some()
+    }
+
     /// Returns the usage of the fullest window as a fraction of the limit; above 1 exceeds it.
     fn fullness(&self) -> f64 {
-        let worst = self.found.worst;
-        worst.sum as f64 / worst.allowed.max(1) as f64
+        self.peak.map_or(0.0, |peak| peak.sum as f64 / peak.allowed.max(1) as f64)
     }
 }

@@ -70,7 +70,8 @@ pub(super) struct Decision {
     pub(super) at: Timestamp,
     /// Earliest time at which the store can have charged it: a reply may have been lost.
     pub(super) earliest: Timestamp,
-    /// Time at which the work may start: `at`, or the start of the booking.
+    /// Time at which the work may start: `at`, or the start of the booking. Earlier than `at` if the
+    /// reply to an earlier attempt was lost, which made the charges.
     pub(super) start: Timestamp,
     /// Latest time at which the work may start: later than `start` only for a booking and for paced
     /// work.
@@ -156,9 +157,21 @@ pub(super) struct Charge {
     /// `at`, parsed.
     #[serde(skip)]
     pub(super) charged_at: Option<Timestamp>,
-    /// Amount of each limit, and the store's count including this charge.
     #[serde(skip)]
-    pub(super) shown: Vec<(u64, u64)>,
+    pub(super) shown: Vec<ShownCount>,
+}
+
+/// The count of one limit that a line shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ShownCount {
+    /// Amount of the limit.
+    pub(super) limit: u64,
+    /// The store's count including this charge.
+    pub(super) count: u64,
+    /// True if the count contains usage of other keys: the store was full (`store.keys_max`).
+    pub(super) shared: bool,
+    /// Time at which the oldest usage leaves the window, if the line states it for this limit.
+    pub(super) reset: Option<Timestamp>,
 }
 
 impl Charge {
@@ -179,6 +192,8 @@ struct Scope<'l> {
     count: f64,
     limit: f64,
     remaining: f64,
+    #[serde(default)]
+    shared: bool,
 }
 
 #[derive(Deserialize)]
@@ -208,6 +223,9 @@ struct Fields<'l> {
     until: Option<Cow<'l, str>>,
     #[serde(borrow, default)]
     latest: Option<Cow<'l, str>>,
+    remaining: Option<f64>,
+    #[serde(borrow, default)]
+    window_reset_at: Option<Cow<'l, str>>,
     #[serde(default)]
     latency_ms: f64,
     claimant: Option<String>,
@@ -385,6 +403,17 @@ impl Fields<'_> {
         if limits != self.scopes.len() {
             return Err(format!("charges have {limits} limits, but scopes {}", self.scopes.len()));
         }
+        let shown = self.window_reset_at.as_deref();
+        let shown = shown.map(|reset| instant("windowResetAt", reset)).transpose()?;
+        // A line states `remaining` and `windowResetAt` of its tightest limit on requests, if it has
+        // any, and does not say which one that is.
+        let is_tightest = |charge: &Charge, scope: &Scope<'_>| {
+            charge.unit == "requests" && !charge.shadow && Some(scope.remaining) == self.remaining
+        };
+        let scopes_of = |charge: &Charge| charge.limits.len();
+        let owners = self.charges.iter().flat_map(|one| std::iter::repeat_n(one, scopes_of(one)));
+        let tightest = owners.zip(&self.scopes).filter(|(one, scope)| is_tightest(one, scope));
+        let is_unique = tightest.count() == 1;
         let mut scopes = self.scopes.iter();
         for charge in &mut self.charges {
             for (limit, scope) in charge.limits.iter().zip(&mut scopes) {
@@ -400,7 +429,8 @@ impl Fields<'_> {
                     let key = &charge.key;
                     return Err(format!("{key}: `count` and `remaining` contradict each other"));
                 }
-                charge.shown.push((limit, count));
+                let reset = shown.filter(|_| is_unique && is_tightest(charge, scope));
+                charge.shown.push(ShownCount { limit, count, shared: scope.shared, reset });
             }
         }
         Ok(())
@@ -459,7 +489,10 @@ mod tests {
         let read = decision(line);
         let [charge] = &read.charges[..] else { panic!("{read:?}") };
         assert_eq!((charge.key.as_str(), charge.take, charge.need), ("K#requests", 1, None));
-        assert_eq!((&charge.shown[..], charge.is_checked()), (&[(5, 3), (100, 17)][..], true));
+        let shown = [(5, 3), (100, 17)];
+        let shown =
+            shown.map(|(limit, count)| ShownCount { limit, count, shared: false, reset: None });
+        assert_eq!((&charge.shown[..], charge.is_checked()), (&shown[..], true));
         assert!(read.firm && read.at == read.start && read.by == Decider::Store);
         assert_eq!(read.at.to_string(), "2026-01-05T00:00:00.000201Z");
         assert_eq!(read.earliest.to_string(), "2026-01-05T00:00:00.000101Z");

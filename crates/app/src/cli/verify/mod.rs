@@ -26,6 +26,7 @@ use super::print;
 use ledger::{Ledger, ProofOptions, RecordError};
 use line::Event;
 use logs::Logs;
+use processes::Process;
 use report::plural;
 
 pub(super) const EXAMPLES: &str = "\
@@ -42,12 +43,14 @@ pass the log of each process alone, also those before and after a restart.
 
 How usage is counted:
   settled request    the actual cost, but at most the admitted amount
+  debt               a cost above the admitted amount: part of the peak usage, but not checked,
+                     because it was not admitted
   cancelled request  nothing
   reset counter      starts again at zero
   concurrency slot   held until it is released or its lease expires
 
 Only windows between the first and the last line of the log are proven. A process without an end line
-was killed or is still running: its log is proven up to its last line.
+was killed or is still running: its log is proven up to its last line, and later windows are not shown.
 
 Exit code: 0 proven, 1 a limit was exceeded, 2 not proven (incomplete or invalid log)";
 
@@ -108,7 +111,7 @@ impl Verify {
                  (log.format), not its log on standard error"
             );
         }
-        let outcome = ledger.finish()?;
+        let outcome = ledger.finish(logs.processes.up_to().map(Process::known_until))?;
         let doubts = report::doubts(&outcome, &logs);
         let exceeded = report::exceeded(&outcome, &logs);
         let extent = report::extent(&outcome);
@@ -122,8 +125,8 @@ impl Verify {
             };
         }
 
-        if self.top > 0 && !outcome.rows.is_empty() {
-            print(&report::fullest(&outcome, self.top));
+        if let Some(table) = report::fullest(&outcome, self.top) {
+            print(&table);
             print("");
         }
         for line in &logs.stats.shown {

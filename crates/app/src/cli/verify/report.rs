@@ -2,7 +2,7 @@
 //! notes, and reasons for which the log proves nothing.
 
 use serde_json::{Value, json};
-use sluicegate_checker::{Bound, Violation};
+use sluicegate_checker::{Bound, Finding, Violation};
 use sluicegate_core::Money;
 use sluicegate_core::limit::Unit;
 
@@ -12,26 +12,35 @@ use super::ledger::{Outcome, Row};
 use super::logs::Logs;
 use super::processes::{Flaw, Process};
 
-/// Formats the table of the fullest windows.
-pub(super) fn fullest(outcome: &Outcome, top: usize) -> String {
-    let row = |row: &Row| {
-        let (scope, worst) = (&row.found.scope, row.found.worst);
+/// Returns the rows to show, each with its fullest window.
+fn shown(outcome: &Outcome) -> impl Iterator<Item = (&Row, Finding)> {
+    outcome.rows.iter().filter_map(|row| Some((row, row.peak?)))
+}
+
+/// Formats the table of the fullest windows, or returns `None` if there are none to show.
+pub(super) fn fullest(outcome: &Outcome, top: usize) -> Option<String> {
+    let row = |(row, peak): (&Row, Finding)| {
+        let scope = &row.found.scope;
         let unit = scope.limit().unit();
+        let debts = if peak.exceeds() && !row.fails() { " with debts" } else { "" };
         [
             row.key.clone(),
             scope.to_string(),
             grouped(row.admits),
-            format!("{} of {}", amount(worst.sum, unit), amount(worst.allowed, unit)),
-            worst.interval.to_string(),
+            format!("{} of {}{debts}", amount(peak.sum, unit), amount(peak.allowed, unit)),
+            peak.interval.to_string(),
         ]
     };
-    let rows: Vec<_> = outcome.rows.iter().take(top).map(row).collect();
-    let mut text = table(&["counter", "limit", "admissions", "peak usage", "window"], &rows);
-    if outcome.rows.len() > top {
-        let more = grouped((outcome.rows.len() - top) as u64);
-        text.push_str(&format!("\n… and {more} more"));
+    let rows: Vec<_> = shown(outcome).take(top).map(row).collect();
+    if rows.is_empty() {
+        return None;
     }
-    text
+    let mut text = table(&["counter", "limit", "admissions", "peak usage", "window"], &rows);
+    let more = shown(outcome).skip(top).count() as u64;
+    if more > 0 {
+        text.push_str(&format!("\n… and {} more", grouped(more)));
+    }
+    Some(text)
 }
 
 /// Returns the result of a check as JSON, with the fullest windows.
@@ -42,16 +51,16 @@ pub(super) fn result_json(
     top: usize,
     [doubts, exceeded]: [&[String]; 2],
 ) -> Value {
-    let row = |row: &Row| {
-        let (scope, worst) = (&row.found.scope, row.found.worst);
+    let row = |(row, peak): (&Row, Finding)| {
+        let scope = &row.found.scope;
         let unit = scope.limit().unit();
         json!({
             "counter": row.key,
             "limit": scope.to_string(),
             "admissions": row.admits,
-            "used": amount(worst.sum, unit),
-            "of": amount(worst.allowed, unit),
-            "window": worst.interval.to_string(),
+            "used": amount(peak.sum, unit),
+            "of": amount(peak.allowed, unit),
+            "window": peak.interval.to_string(),
         })
     };
     let result = match (exceeded.is_empty(), doubts.is_empty()) {
@@ -65,7 +74,7 @@ pub(super) fn result_json(
         "admissions": outcome.admits,
         "counters": outcome.counters,
         "limits": outcome.limits,
-        "fullest": outcome.rows.iter().take(top).map(row).collect::<Vec<_>>(),
+        "fullest": shown(outcome).take(top).map(row).collect::<Vec<_>>(),
         "exceeded": exceeded,
         "doubts": doubts,
         "notes": notes(outcome, logs, all),
@@ -118,11 +127,17 @@ pub(super) fn notes(outcome: &Outcome, logs: &Logs, all: Bound) -> Vec<String> {
         notes.push(format!("{}: the line is cut off", logs.name(*position)));
     }
     let processes = logs.processes.iter().count();
-    let fails = |row: &Row| row.found.exceeded.is_some() || row.found.unsettled.is_some();
-    if processes > 1 && outcome.rows.iter().any(fails) {
+    if processes > 1 && outcome.rows.iter().any(Row::fails) {
         notes.push(format!(
             "the lines are of {processes} processes: with a memory store, check the log of each alone, \
              because each counts by itself"
+        ));
+    }
+    if outcome.shared > 0 {
+        notes.push(format!(
+            "{} by the store not compared with the log, because the store was full (store.keys_max) \
+             and counted several keys together",
+            plural(outcome.shared, "count")
         ));
     }
     if outcome.by_node > 0 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError};
+use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError, Peaks};
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
@@ -16,7 +16,11 @@ pub(super) struct ConcurrencyCounter {
     leases: BTreeMap<u64, Lease>,
     /// Largest limit so far: existing leases outlive a reduction of the limit.
     limit: Limit,
-    pub(super) count: u64,
+    /// Number of requests admitted on it. A lease that was taken again for the same request does not
+    /// count.
+    pub(super) requests: u64,
+    /// Number of the next lease.
+    next: u64,
     check_at: usize,
     found: Vec<SlotVerdict>,
 }
@@ -35,13 +39,20 @@ struct Lease {
 /// Result of the check of one concurrency counter.
 pub(super) struct SlotVerdict {
     pub(super) scope: CheckedScope,
-    pub(super) worst: Finding,
+    pub(super) peaks: Peaks,
     pub(super) first: Option<Finding>,
 }
 
 impl ConcurrencyCounter {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { leases: BTreeMap::new(), limit, count: 0, check_at: 0, found: Vec::new() }
+        Self {
+            leases: BTreeMap::new(),
+            limit,
+            requests: 0,
+            next: 0,
+            check_at: 0,
+            found: Vec::new(),
+        }
     }
 
     /// Records a lease and returns its number.
@@ -56,8 +67,8 @@ impl ConcurrencyCounter {
         if limit.amount() > self.limit.amount() {
             self.limit = limit.clone();
         }
-        let number = self.count;
-        self.count += 1;
+        let number = self.next;
+        self.next += 1;
         let until = at + length;
         self.leases
             .insert(number, Lease { start: at, slots, length, until, ended: false, by_node });
@@ -125,17 +136,14 @@ impl ConcurrencyCounter {
             checker.record(key, Event::Start { at, id, slots, until })?;
         }
         for verdict in checker.check()?.verdicts {
-            let Some(worst) = verdict.worst else { continue };
-            let first = verdict.first;
+            let (peaks, first) = (verdict.peaks, verdict.first);
             // Results of earlier checks may be for a lower limit.
             match self.found.iter_mut().find(|known| known.scope == scope) {
                 Some(known) => {
-                    if worst.sum > known.worst.sum {
-                        known.worst = worst;
-                    }
+                    known.peaks.merge(peaks);
                     known.first = known.first.or(first);
                 }
-                None => self.found.push(SlotVerdict { scope: scope.clone(), worst, first }),
+                None => self.found.push(SlotVerdict { scope: scope.clone(), peaks, first }),
             }
         }
         Ok(())

@@ -13,7 +13,8 @@
 //! |---|---|
 //! | time of the charge, because a reply may have been lost and the call retried | time of the request |
 //! | effect of a refund without an id | none |
-//! | usage before the first log line | the difference that the first lines show; it can only shrink |
+//! | usage before the first log line | the difference that the first lines show; it can only shrink. None, if a line shows that the oldest usage is later |
+//! | usage of other keys, counted together because the store was full (`shared`) | the same, from the last such line on |
 //! | charges of a call without a response, or of a denied call that was held briefly in another slot of a cluster | the largest charge of the counter |
 //!
 //! Buckets and concurrency slots are not compared.
@@ -40,18 +41,19 @@ pub(super) struct StoreCounts {
     returned: Vec<ReturnedAmount>,
     /// Time and amount of refunds that do not name an entry.
     refunded: Vec<(Timestamp, u64)>,
-    /// Upper bound of the usage before the log begins, by kind and length of the window. A reload or
-    /// an override may change the amount of a limit without affecting it.
+    /// Upper bound of the usage before `begin`, by kind and length of the window. A reload or an
+    /// override may change the amount of a limit without affecting it.
     before: Vec<((Discriminant<Limit>, Span), u64)>,
-    /// Begin of the complete log for which `before` is valid.
+    /// Time from which the log explains the count: the begin of the complete log, or the last time at
+    /// which the count contained usage of other keys.
     begin: Timestamp,
     /// Largest amount of one charge.
     largest: u64,
     /// Longest window.
     reach: Span,
     /// Longest time from a charge to the time that the store counts it at: bookings and paced work
-    /// are charged ahead.
-    ahead: Span,
+    /// are charged ahead, and times under a literal key are rounded up.
+    pub(super) ahead: Span,
     pub(super) unit: String,
     /// True if a request was charged in several slots of a Redis cluster at once.
     pub(super) across_slots: bool,
@@ -89,6 +91,11 @@ pub(super) struct ReportedCount {
     /// Latest time at which the store can have read it.
     pub(super) by: Timestamp,
     pub(super) count: u64,
+    /// True if the count contains usage of other keys: it is that of an overflow counter, or of a new
+    /// counter that started with a copy of one.
+    pub(super) shared: bool,
+    /// Time at which the oldest usage leaves the window, if the line states it.
+    pub(super) reset: Option<Timestamp>,
     pub(super) position: LogPosition,
     /// Index of the limit set, and of the limit in it.
     pub(super) limit_set: usize,
@@ -164,7 +171,6 @@ impl StoreCounts {
         let serial = self.serial;
         self.serial += 1;
         self.largest = self.largest.max(entry.amount);
-        self.ahead = self.ahead.max(entry.from.since(entry.earliest));
         self.entries.push(StoreCharge { serial, ..entry });
         serial
     }
@@ -206,13 +212,15 @@ impl StoreCounts {
         unlogged: &UnloggedCharges,
         limit: impl Fn(usize, usize) -> &'l Limit,
     ) -> Vec<UnexplainedCount> {
-        if self.begin < begin {
-            self.begin = begin;
-            self.before.clear();
-        }
+        self.begin_at(begin);
         self.shown.sort_by_key(|shown| shown.at);
         let known = self.shown.partition_point(|shown| shown.at <= until);
-        let shown: Vec<_> = self.shown.drain(..known).collect();
+        let mut shown: Vec<_> = self.shown.drain(..known).collect();
+        if let Some(last) = shown.iter().rposition(|shown| shown.shared) {
+            let at = shown[last].at;
+            self.inherit_at(at);
+            shown.retain(|shown| shown.at > at);
+        }
         let explained = ExplainedUsage::new(self, given_back);
         let mut found = Vec::new();
         for now in shown.chunk_by(|a, b| a.at == b.at) {
@@ -240,6 +248,22 @@ impl StoreCounts {
         found
     }
 
+    /// Sets the time from which the log explains the count, unless that is known to be later.
+    fn begin_at(&mut self, begin: Timestamp) {
+        if self.begin < begin {
+            self.begin = begin;
+            self.before.clear();
+        }
+    }
+
+    /// Treats everything until `at` as usage from before: a counter that starts with a copy of the
+    /// overflow counter counts all of it as if it had just arrived.
+    fn inherit_at(&mut self, at: Timestamp) {
+        self.begin_at(at + Span::from_micros(1));
+        self.entries.retain(|entry| entry.from > at);
+        self.returned.retain(|returned| returned.from > at);
+    }
+
     fn unexplained(
         &mut self,
         shown: ReportedCount,
@@ -258,7 +282,14 @@ impl StoreCounts {
             self.before.len() - 1
         });
         let before = &mut self.before[number].1;
-        if window.since > self.begin + self.ahead {
+        // The oldest usage of an exact log is that of one admission. If the log contains the time of
+        // that one, it has to contain all of the usage, also while the window reaches further back.
+        let oldest = match (limit, shown.reset) {
+            (Limit::Exact(rate), Some(reset)) => reset - rate.window.span(),
+            _ => Timestamp::ZERO,
+        };
+        let known_from = self.begin + self.ahead;
+        if window.since > known_from || oldest >= known_from {
             *before = 0;
         }
         // Dollars are parsed as floats, so the last digit may be off.

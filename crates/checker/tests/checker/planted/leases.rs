@@ -68,7 +68,7 @@ fn judged(holders: &[Holder]) -> Result<(), String> {
         }
     }
     let report = checker.check().expect("a good log");
-    let worst = report.verdicts[0].worst.expect("somebody worked");
+    let worst = report.verdicts[0].worst().expect("somebody worked");
     assert!(worst.sum >= 20, "never full: {}", worst.sum);
     report.proven().map(drop).map_err(|v| v.to_string())
 }

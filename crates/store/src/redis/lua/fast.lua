@@ -15,9 +15,10 @@
 -- is inside the window, there is nothing to purge, and the log's oldest entry need not be read.
 --
 -- The reply begins with the time. Each plan's part is 0 (admitted), 1 (denied: wait, charge,
--- window) or 2 (error: its text), followed by the used amount of each window and the time until its
--- oldest entry leaves. If a log still holds entries that have left the window, the code is 3 or 4
--- instead of 0 or 1: its oldest entry must not be used as a hint.
+-- window), 2 (error: its text) or 5 (admitted by an earlier attempt: time since its charge), followed
+-- by the used amount of each window and the time until its oldest entry leaves. If a log still holds
+-- entries that have left the window, the code is 3 or 4 instead of 0 or 1. The oldest entry must not
+-- be used as a hint then, nor with code 5.
 local PENDING_MAX = 2000
 
 local shapes = {}
@@ -157,8 +158,13 @@ local function decide(id, shape, hints, key)
     fits = fits and count + log.added + takes[of[row]] <= limits[row]
   end
 
-  if fits or replayed then
-    for charge = 1, replayed and 0 or charges do
+  if replayed then
+    -- Scores of a literal key are rounded up, also beyond now.
+    local written = tonumber(replayed) * unit(KEYS[key + shape.retried])
+    reply[length + 1], reply[length + 2] = 5, math.max(now - written, 0)
+    length = length + 2
+  elseif fits then
+    for charge = 1, charges do
       admit(charged[charge], id, takes[charge])
     end
     length = length + 1

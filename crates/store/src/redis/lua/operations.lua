@@ -90,10 +90,23 @@ local ONCE_MS = 2000
 local ONCE_KEPT_MS = 10000
 
 -- An id that only this node uses needs no record: a marker with the charges is enough for retries
--- and rollbacks. Its caller has asked once, so the reply to a retry is not a replay.
+-- and rollbacks. Returns the time at which an earlier attempt wrote its charges, or nil if none did.
+-- The marker of the previous version is empty, and so is that of a plan of shadow rules that all
+-- were skipped: the time is then not known, or of no use.
+local function charged_once(plan)
+  local mark = call('GET', plan.record)
+  if mark then
+    local first = mark ~= '' and cmsgpack.unpack(mark)[1]
+    return first and first.at or now
+  end
+end
+
+-- Its caller has asked once, so the reply to a retry is not a replay. The start is the time of the
+-- charge, because the decision log has to show what the counter contains.
 local function acquire_once(plan)
-  if call('EXISTS', plan.record) == 1 then
-    return allow(plan, now)
+  local charged = charged_once(plan)
+  if charged then
+    return allow(plan, charged)
   end
   local uses, skipped = write(plan, 'all', now, plan.id)
   call('SET', plan.record, cmsgpack.pack(uses), 'PX', ONCE_KEPT_MS)
@@ -120,8 +133,8 @@ function operations.acquire(plan)
   end
   local refused, start = denial(plan)
   if refused then
-    local repeated = not plan.recorded and call('EXISTS', plan.record) == 1
-    return repeated and allow(plan, now) or refused
+    local charged = not plan.recorded and charged_once(plan)
+    return charged and allow(plan, charged) or refused
   end
   return plan.recorded and acquire_recorded(plan, start, record, attempt) or acquire_once(plan)
 end
