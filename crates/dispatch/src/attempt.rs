@@ -102,6 +102,7 @@ impl Worker {
                         break;
                     }
                     // This process was stopped, or is busy: starting now could break the limit.
+                    self.provider_limits.started_after(window.late(self.provider_limits.now()));
                     self.provider_limits.cancel(handle).await;
                 }
                 NextStep::Wait(span) => {

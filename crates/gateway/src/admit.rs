@@ -97,6 +97,7 @@ impl Gateway {
                 route.metrics.waited(line.waited);
                 return Ok(pass);
             }
+            route.lane.pacer().round_trips().started_after(pass.late());
             pass.cancel_turn().await;
             let left = Duration::from(route.options.wait.max).saturating_sub(line.waited.into());
             let span = self.service.tracer().child("wait", SpanKind::Internal);

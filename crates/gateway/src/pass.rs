@@ -83,6 +83,11 @@ impl Pass {
         window.start(|| self.service.now()).await
     }
 
+    /// Returns the time since its interval has opened.
+    pub(crate) fn late(&self) -> Span {
+        self.window.as_ref().map_or(Span::ZERO, |window| window.late(self.service.now()))
+    }
+
     /// Gives back the turn and keeps all other charges.
     pub(crate) async fn cancel_turn(&mut self) {
         self.window = None;

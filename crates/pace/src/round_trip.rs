@@ -19,6 +19,9 @@ const ASSUMED: Span = Span::from_millis(50);
 const WAKE_UP: Span = Span::from_millis(3);
 /// Shortest slack: a shorter one saves less than 1 % of a limit per second.
 const SLACK_MIN: Span = Span::from_millis(10);
+/// Largest lateness that the slack covers. More would cost 2 % of a limit per second, as much as the
+/// few starts that are later.
+const LATE_MAX: Span = Span::from_millis(20);
 
 /// Measurements of the round trips to the store, of its clock, and of how late work starts after
 /// its window has opened.
@@ -32,7 +35,7 @@ struct Samples {
     clock: StoreClock,
     /// Distances between the bounds of the store's clock.
     uncertainties: Ring,
-    /// Largest lateness that the slack covers, if it is more than the shortest slack.
+    /// Largest lateness that the slack covers, if it is more than [`LATE_MAX`].
     late_max: Span,
 }
 
@@ -67,12 +70,13 @@ impl RoundTrips {
         self.lock().clock.earliest(start)
     }
 
-    /// Adds the time from the opening of a window to the start of its work.
+    /// Adds the time from the opening of a window to the start of its work, or to the moment at which
+    /// the work was too late to start.
     pub fn started_after(&self, span: Span) {
         self.lock().late.add(span);
     }
 
-    /// Lets the slack cover a lateness of up to `late_max`, if that is more than the shortest slack.
+    /// Lets the slack cover a lateness of up to `late_max`, if that is more than [`LATE_MAX`].
     ///
     /// Under a bucket without room, a late start delays all later ones, so the lateness adds up until
     /// one start is left out. If the slack covers the time between two starts, nothing else is lost.
@@ -94,8 +98,8 @@ impl RoundTrips {
         let samples = self.lock();
         let trip = samples.trips.long().unwrap_or(ASSUMED);
         let uncertainty = samples.uncertainties.long().unwrap_or(ASSUMED);
-        let late_max = samples.late_max.max(SLACK_MIN);
-        let late = samples.late.long().unwrap_or_default().min(late_max);
+        let late_max = samples.late_max.max(LATE_MAX);
+        let late = samples.late.large().unwrap_or_default().min(late_max);
         let slack = (uncertainty + WAKE_UP + late).max(SLACK_MIN);
         Pacing { lead: trip + WAKE_UP, slack, owner: None }
     }
@@ -113,14 +117,24 @@ impl Ring {
         self.0.push_back(span);
     }
 
-    /// Returns a long measurement: the largest but the ignored ones, and at most a few times the
-    /// middle one, so that a series of lost packets does not stop the work.
+    /// Returns a large measurement, at most a few times the middle one, so that a series of lost
+    /// packets does not stop the work.
     fn long(&self) -> Option<Span> {
+        let (middle, large) = self.middle_and_large()?;
+        Some(large.min(middle + middle + middle + SLACK_MIN))
+    }
+
+    /// Returns the largest measurement but the ignored ones.
+    fn large(&self) -> Option<Span> {
+        self.middle_and_large().map(|(_, large)| large)
+    }
+
+    fn middle_and_large(&self) -> Option<(Span, Span)> {
         let mut sorted: Vec<Span> = self.0.iter().copied().collect();
         sorted.sort_unstable();
-        let middle = *sorted.get(sorted.len() / 2)?;
-        let large = sorted[(sorted.len() - 1).saturating_sub(IGNORED).max(sorted.len() / 2)];
-        Some(large.min(middle + middle + middle + SLACK_MIN))
+        let middle = sorted.len() / 2;
+        let large = sorted.len().checked_sub(1)?.saturating_sub(IGNORED).max(middle);
+        Some((sorted[middle], sorted[large]))
     }
 }
 
@@ -179,7 +193,7 @@ mod tests {
         assert_eq!((round_trips.pacing().lead, slack()), (ms(13), ms(12)));
         round_trips.started_after(ms(400));
         round_trips.started_after(ms(400));
-        assert_eq!(slack(), ms(13));
+        assert_eq!(slack(), ms(23));
         // A bucket without room lets the lateness add up.
         round_trips.set_late_max(ms(40));
         assert_eq!(slack(), ms(43));

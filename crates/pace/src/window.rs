@@ -55,6 +55,11 @@ impl StartWindow {
         now > self.closes
     }
 
+    /// Returns the time from the opening of the window until `now`.
+    pub fn late(&self, now: Timestamp) -> Span {
+        now.since(self.opens)
+    }
+
     /// Returns the time from `now` until the window opens.
     pub fn wait(&self, now: Timestamp) -> Span {
         self.opens.since(now)

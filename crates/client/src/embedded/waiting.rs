@@ -70,6 +70,7 @@ pub(super) async fn until_ready(engine: &Engine, request: &Request<'_>) -> Resul
                     open.handle = None;
                     return Ok(Outcome::Allowed(*admission));
                 }
+                pacer.round_trips().started_after(window.late(clock.now()));
                 if let Some(handle) = open.handle.take() {
                     pacer.cancel(&handle).await;
                 }
