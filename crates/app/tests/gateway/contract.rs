@@ -172,6 +172,7 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
         ],
     };
     let time = Duration::from_secs(if long { 40 } else { 6 });
+    let mut below = Vec::new();
     for &(millis, replicas, profile, least) in cases {
         let used = measured(
             |used| *used >= least,
@@ -193,8 +194,11 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
                 used
             },
         );
-        assert!(used >= least, "{used:.2} % used");
+        if used < least {
+            below.push(format!("{millis} ms, {replicas} replicas, {profile}: {used:.2} %"));
+        }
     }
+    assert!(below.is_empty(), "less used than the goal: {below:#?}");
 }
 
 /// A light caller on one replica does not wait behind the requests of a heavy caller on the others:
