@@ -634,11 +634,15 @@ fn a_service_that_is_stopped_leaves_nothing_charged_in_a_cluster() {
             let before = allowed.load(Ordering::SeqCst);
             eventually(|| allowed.load(Ordering::SeqCst) >= before + more);
         };
+        let clock = MonotonicClock::new();
         for _ in 0..5 {
             goes_on(100);
             services[0].signal("-STOP");
-            // The other one continues for longer than the deadline.
-            goes_on(3_000);
+            // The other one continues for longer than the deadline, but not for as long as a
+            // connection may take to send its request.
+            let stopped = clock.now();
+            goes_on(100);
+            eventually(|| clock.now().since(stopped) > Span::from_millis(500));
             services[0].signal("-CONT");
         }
         goes_on(100);

@@ -40,16 +40,26 @@ workers:
     )
 }
 
-/// Asserts that the service uses less than one percent of a core.
+/// Asserts that the service uses less than one percent of a core. Other work on the machine can only
+/// make a measurement larger, so one of up to five has to be below.
 pub(crate) fn assert_idle(service: &RunningService) {
+    let is_idle = |(used, watched): &(Span, Span)| used.as_micros() * 100 < watched.as_micros();
+    let mut measurements = Vec::new();
+    while !measurements.last().is_some_and(is_idle) {
+        assert!(measurements.len() < 5, "used, of the time watched: {measurements:?}");
+        measurements.push(measure(service));
+    }
+}
+
+/// Returns the processor time that the service has used, and the time for which it was watched.
+fn measure(service: &RunningService) -> (Span, Span) {
     let clock = MonotonicClock::new();
     let (began, before) = (clock.now(), cpu_time(service));
     // The channel has no sender, so this waits for the timeout.
     let (_nobody, over) = sync_channel::<()>(1);
     let _ = over.recv_timeout(WATCHED);
     let used = Span::from_micros(cpu_time(service).as_micros() - before.as_micros());
-    let watched = clock.now().since(began);
-    assert!(used.as_micros() * 100 < watched.as_micros(), "{used} of {watched}");
+    (used, clock.now().since(began))
 }
 
 /// Returns the processor time of all its threads, including ended ones.

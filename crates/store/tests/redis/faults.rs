@@ -229,7 +229,7 @@ async fn a_slow_network_is_waited_for_and_counts_once() {
 async fn a_cut_is_repaired_within_one_call() {
     let server = RedisServer::start(Version::System, &[]);
     let proxy = FaultProxy::start(server.port);
-    let fixture = Fixture::new(proxy.port, &["1000/h"]);
+    let fixture = Fixture::with_retry(proxy.port, &["1000/h"], PATIENT);
     fixture.up().await;
     for id in 1..=10 {
         proxy.set(NetworkState::Cut);
