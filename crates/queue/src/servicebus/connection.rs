@@ -54,14 +54,23 @@ pub(super) struct BusConnection {
     links: AtomicU64,
 }
 
-/// An open connection with its session.
+/// An open connection.
 pub(super) struct OpenConnection {
-    connection: ConnectionHandle<()>,
-    pub(super) session: Mutex<SessionHandle<()>>,
+    connection: Mutex<ConnectionHandle<()>>,
     /// Entities that are authorised, and when their token has to be renewed.
     authorized: Lock<HashMap<String, Timestamp>>,
     /// True if an operation had no answer in time.
     is_stuck: AtomicBool,
+}
+
+/// A link, or the two links of a client, in a session of its own. When Service Bus refuses a link, the
+/// AMQP library closes it late, when its number may belong to the next link of the same session: that
+/// one would be closed instead, or the whole connection.
+pub(super) struct OpenLink<L> {
+    pub(super) live: Arc<OpenConnection>,
+    // The link is dropped before its session.
+    pub(super) link: L,
+    pub(super) session: SessionHandle<()>,
 }
 
 impl BusConnection {
@@ -130,10 +139,9 @@ impl BusConnection {
         let cbs_token = CbsToken::new(token.value, token.kind, expires);
         // A link of its own: Service Bus closes links that are not used for ten minutes.
         let name = self.link_name("cbs");
-        let mut session = live.session.lock().await;
+        let mut session = live.begin_session().await?;
         let attach = CbsClient::builder().client_node_addr(name).attach(&mut session);
         let attached = live.within(attach).await?;
-        drop(session);
         let mut client = attached.map_err(|error| unavailable(error.to_string()))?;
         let sent = live.within(client.put_token(audience, cbs_token)).await?;
         let _ = live.within(client.close()).await?;
@@ -180,11 +188,9 @@ impl BusConnection {
                 .max_frame_size(FRAME_MAX)
                 .idle_time_out(IDLE_MS)
                 .open_with_stream(stream);
-            let mut connection = connection.await.map_err(|error| lost(&error))?;
-            let session = Session::begin(&mut connection).await.map_err(|error| lost(&error))?;
+            let connection = connection.await.map_err(|error| lost(&error))?;
             Ok(OpenConnection {
-                connection,
-                session: Mutex::new(session),
+                connection: Mutex::new(connection),
                 authorized: Lock::default(),
                 is_stuck: AtomicBool::new(false),
             })
@@ -238,7 +244,15 @@ impl BusConnection {
 impl OpenConnection {
     /// Returns true if the connection was not lost.
     pub(super) fn is_up(&self) -> bool {
-        !self.connection.is_closed() && !self.is_stuck.load(Ordering::Relaxed)
+        // It is locked only while a session is begun, which fails if it is closed.
+        let is_closed = self.connection.try_lock().is_ok_and(|connection| connection.is_closed());
+        !is_closed && !self.is_stuck.load(Ordering::Relaxed)
+    }
+
+    /// Begins a session for a link.
+    pub(super) async fn begin_session(&self) -> Result<SessionHandle<()>, Error> {
+        let begin = async { Session::begin(&mut *self.connection.lock().await).await };
+        self.within(begin).await?.map_err(|error| unavailable(error.to_string()))
     }
 
     /// Runs an operation with a timeout, after which the connection counts as lost.

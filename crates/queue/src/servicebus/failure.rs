@@ -88,12 +88,6 @@ impl ClientError for RequestError {
     }
 }
 
-/// Returns true if a new link ended together with an earlier one.
-pub(super) fn is_collision(error: &Error) -> bool {
-    let collision = SenderAttachError::IllegalState.to_string();
-    matches!(error, Error::Unavailable { detail, .. } if *detail == collision)
-}
-
 /// Converts the failure of an operation on a queue.
 pub(super) fn of_queue(queue: &str, error: &impl ClientError) -> Error {
     match error.remote() {

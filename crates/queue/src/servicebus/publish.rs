@@ -1,14 +1,14 @@
 //! Sends messages. All messages of a batch are sent before the first confirmation is awaited, so that
 //! a batch takes one round trip.
 
-use fe2o3_amqp::Sendable;
 use fe2o3_amqp::link::SendError;
 use fe2o3_amqp::types::messaging::Outcome;
+use fe2o3_amqp::{Sendable, Sender};
 use futures_util::future::join_all;
 
-use super::connection::OpenConnection;
+use super::connection::{OpenConnection, OpenLink};
 use super::properties::{self, ReceivedWith};
-use super::queue_handle::{Confirmation, OpenSender};
+use super::queue_handle::Confirmation;
 use super::{BusClient, NAME, failure};
 use crate::Error;
 use crate::broker::{OutgoingMessage, QueueName};
@@ -67,7 +67,7 @@ pub(super) async fn publish(
         }
         sent.push(result);
     }
-    let (live, link) = (open.live.clone(), open.sender.name().to_owned());
+    let (live, link) = (open.live.clone(), open.link.name().to_owned());
     if broken.is_none() {
         *place = Some(open);
     }
@@ -82,7 +82,7 @@ pub(super) async fn publish(
         |result: &Result<(), Error>| result.as_ref().is_err_and(|error| !error.is_permanent());
     if results.iter().any(is_broken) {
         let mut place = queue.sender.lock().await;
-        place.take_if(|open| open.sender.name() == link);
+        place.take_if(|open| open.link.name() == link);
     }
     results
 }
@@ -104,21 +104,20 @@ impl From<SendFailure> for Error {
 
 /// Sends a message without waiting for its confirmation.
 async fn send(
-    open: &mut OpenSender,
+    open: &mut OpenLink<Sender>,
     address: &str,
     next: &OutgoingMessage,
     received_with: Option<&ReceivedWith>,
 ) -> Result<Confirmation, SendFailure> {
     let too_large = |size, max| SendFailure::Other(Error::TooLarge { broker: NAME, size, max });
-    let max = open.sender.max_message_size().and_then(|max| usize::try_from(max).ok());
+    let max = open.link.max_message_size().and_then(|max| usize::try_from(max).ok());
     let size = properties::size(&next.message);
     if let Some(max) = max.filter(|max| size > *max) {
         return Err(too_large(size, max));
     }
     let message = properties::write(next, received_with);
     let sendable = Sendable::builder().message(message).build();
-    let OpenSender { live, sender } = open;
-    match live.within(sender.send_batchable(sendable)).await.map_err(SendFailure::Other)? {
+    match open.live.within(open.link.send_batchable(sendable)).await.map_err(SendFailure::Other)? {
         Err(SendError::MessageSizeExceeded(exceeded)) => {
             Err(too_large(exceeded.size as usize, exceeded.max_size as usize))
         }

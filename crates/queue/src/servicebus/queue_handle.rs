@@ -2,10 +2,10 @@
 //! process holds.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fe2o3_amqp::link::delivery::DeliveryFut;
-use fe2o3_amqp::link::{CreditMode, SendError};
+use fe2o3_amqp::link::{CreditMode, ReceiverAttachError, SendError};
+use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::Outcome;
 use fe2o3_amqp::{Receiver, Sender};
@@ -13,7 +13,7 @@ use fe2o3_amqp_management::MgmtClient;
 use fe2o3_amqp_management::error::Error as RequestError;
 use tokio::sync::{Mutex, OnceCell};
 
-use super::connection::{BusConnection, OpenConnection};
+use super::connection::{BusConnection, OpenLink};
 use super::failure;
 use super::lease::Leases;
 use super::management::{ManagementRequest, ManagementResponse};
@@ -24,10 +24,6 @@ use crate::broker::QueueName;
 
 /// End of the address of a dead-letter subqueue. Service Bus does not tell upper from lower case.
 pub(super) const SUBQUEUE: &str = "/$deadletterqueue";
-/// Number of retries for opening a link that collides with an earlier one: the client gives the number
-/// of a link that was refused to the next one, which then ends together with it.
-const ATTACH_TRIES: u32 = 5;
-const COLLISION_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of concurrent settlements: the management client has one request in flight.
 const REQUESTS_MAX: usize = 1;
 /// Status of a response without content.
@@ -37,16 +33,10 @@ const NO_CONTENT: u16 = 204;
 pub(super) struct BusQueue {
     pub(super) connection: Arc<BusConnection>,
     pub(super) name: QueueName,
-    pub(super) sender: Mutex<Option<OpenSender>>,
-    manager: Mutex<Option<(Arc<OpenConnection>, MgmtClient)>>,
+    pub(super) sender: Mutex<Option<OpenLink<Sender>>>,
+    manager: Mutex<Option<OpenLink<MgmtClient>>>,
     /// Set when the queue is known to detect duplicates.
     pub(super) detection: OnceCell<()>,
-}
-
-/// A sender and its connection.
-pub(super) struct OpenSender {
-    pub(super) live: Arc<OpenConnection>,
-    pub(super) sender: Sender,
 }
 
 /// The confirmation of a message, which Service Bus sends later.
@@ -84,8 +74,8 @@ impl BusQueue {
     /// Opens the sender anew, which fails if the queue does not exist.
     pub(super) async fn check(&self) -> Result<(), Error> {
         if self.is_subqueue() {
-            let (live, receiver) = self.receiver().await?;
-            let _ = live.within(receiver.close()).await?;
+            let OpenLink { live, link, session: _session } = self.attach_receiver().await?;
+            let _ = live.within(link.close()).await?;
             return Ok(());
         }
         let mut sender = self.sender.lock().await;
@@ -94,57 +84,40 @@ impl BusQueue {
     }
 
     /// Opens a sender.
-    pub(super) async fn attach_sender(&self) -> Result<OpenSender, Error> {
-        let mut tries = ATTACH_TRIES;
-        loop {
-            match self.try_attach_sender().await {
-                Err(error) if failure::is_collision(&error) && tries > 0 => tries -= 1,
-                attached => return attached,
-            }
-            tokio::time::sleep(COLLISION_PAUSE).await;
-        }
-    }
-
-    async fn try_attach_sender(&self) -> Result<OpenSender, Error> {
+    pub(super) async fn attach_sender(&self) -> Result<OpenLink<Sender>, Error> {
         let live = self.connection.authorized(self.address()).await?;
-        let mut session = live.session.lock().await;
+        let mut session = live.begin_session().await?;
         let attach = Sender::builder()
             .name(self.connection.link_name(self.address()))
             .target(self.address())
             .sender_settle_mode(SenderSettleMode::Unsettled)
             .attach(&mut session);
-        let sender = live.within(attach).await?;
-        let sender = sender.map_err(|error| failure::of_queue(self.address(), &error))?;
-        drop(session);
-        Ok(OpenSender { live, sender })
+        let attached = live.within(attach).await?;
+        let link = attached.map_err(|error| failure::of_queue(self.address(), &error))?;
+        Ok(OpenLink { live, link, session })
     }
 
     /// Opens a receiver without credit.
-    pub(super) async fn receiver(&self) -> Result<(Arc<OpenConnection>, Receiver), Error> {
-        let mut tries = ATTACH_TRIES;
-        loop {
-            match self.try_receiver().await {
-                Err(error) if failure::is_collision(&error) && tries > 0 => tries -= 1,
-                attached => return attached,
-            }
-            tokio::time::sleep(COLLISION_PAUSE).await;
-        }
+    pub(super) async fn attach_receiver(&self) -> Result<OpenLink<Receiver>, Error> {
+        let live = self.connection.authorized(self.address()).await?;
+        let mut session = live.begin_session().await?;
+        let attached = live.within(self.receiver_in(&mut session)).await?;
+        let link = attached.map_err(|error| failure::of_queue(self.address(), &error))?;
+        Ok(OpenLink { live, link, session })
     }
 
-    async fn try_receiver(&self) -> Result<(Arc<OpenConnection>, Receiver), Error> {
-        let live = self.connection.authorized(self.address()).await?;
-        let mut session = live.session.lock().await;
-        let attach = Receiver::builder()
+    /// Opens a receiver without credit in a session.
+    pub(super) async fn receiver_in(
+        &self,
+        session: &mut SessionHandle<()>,
+    ) -> Result<Receiver, ReceiverAttachError> {
+        let builder = Receiver::builder()
             .name(self.connection.link_name(self.address()))
             .source(self.address())
             .sender_settle_mode(SenderSettleMode::Unsettled)
             .receiver_settle_mode(ReceiverSettleMode::First)
-            .credit_mode(CreditMode::Manual)
-            .attach(&mut session);
-        let receiver = live.within(attach).await?;
-        let receiver = receiver.map_err(|error| failure::of_queue(self.address(), &error))?;
-        drop(session);
-        Ok((live, receiver))
+            .credit_mode(CreditMode::Manual);
+        builder.attach(session).await
     }
 
     /// Sends a management request. Returns an error unless it was executed.
@@ -154,16 +127,16 @@ impl BusQueue {
     ) -> Result<ManagementResponse, Error> {
         let mut known = self.manager.lock().await;
         // Taken out: a client whose caller stopped waiting would give the response to the next one.
-        let mut open = known.take().filter(|(live, _)| live.is_up());
+        let mut taken = known.take().filter(|open| open.live.is_up());
         let response = loop {
-            let is_old = open.is_some();
-            let (live, mut manager) = match open.take() {
+            let is_old = taken.is_some();
+            let mut open = match taken.take() {
                 Some(open) => open,
                 None => self.attach_manager().await?,
             };
-            match live.within(manager.call(request.clone())).await? {
+            match open.live.within(open.link.call(request.clone())).await? {
                 Ok(response) => {
-                    *known = Some((live, manager));
+                    *known = Some(open);
                     break response;
                 }
                 // Service Bus closes links that are not used for ten minutes. Nothing was sent.
@@ -178,27 +151,15 @@ impl BusQueue {
         }
     }
 
-    async fn attach_manager(&self) -> Result<(Arc<OpenConnection>, MgmtClient), Error> {
-        let mut tries = ATTACH_TRIES;
-        loop {
-            match self.try_attach_manager().await {
-                Err(error) if failure::is_collision(&error) && tries > 0 => tries -= 1,
-                attached => return attached,
-            }
-            tokio::time::sleep(COLLISION_PAUSE).await;
-        }
-    }
-
-    async fn try_attach_manager(&self) -> Result<(Arc<OpenConnection>, MgmtClient), Error> {
+    async fn attach_manager(&self) -> Result<OpenLink<MgmtClient>, Error> {
         let live = self.connection.authorized(self.address()).await?;
-        let mut session = live.session.lock().await;
+        let mut session = live.begin_session().await?;
         let attach = MgmtClient::builder()
             .management_node_address(format!("{}/$management", self.address()))
             .client_node_addr(self.connection.link_name(self.address()))
             .attach(&mut session);
-        let manager = live.within(attach).await?;
-        let manager = manager.map_err(|error| failure::of_queue(self.address(), &error))?;
-        drop(session);
-        Ok((live, manager))
+        let attached = live.within(attach).await?;
+        let link = attached.map_err(|error| failure::of_queue(self.address(), &error))?;
+        Ok(OpenLink { live, link, session })
     }
 }

@@ -15,8 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use tracing::{info, warn};
 use uuid::Uuid;
 
-use super::connection::OpenConnection;
-use super::management::ManagementRequest;
+use super::connection::{OpenConnection, OpenLink};
 use super::queue_handle::QueueHandle;
 use super::receipt::BusReceipt;
 use super::{BusClient, failure, properties};
@@ -80,7 +79,7 @@ async fn start(
     queue_handle: &Arc<QueueHandle>,
     options: ConsumeOptions,
 ) -> Result<mpsc::Receiver<Received>, Error> {
-    let link = queue_handle.queue.receiver().await?;
+    let link = queue_handle.queue.attach_receiver().await?;
     let prefetch = options.prefetch.max(1);
     let (messages, received) = mpsc::channel(usize::from(prefetch));
     let (bus, queue_handle, places) = (bus.clone(), queue_handle.clone(), Arc::default());
@@ -125,16 +124,16 @@ struct Reader {
 
 impl Reader {
     /// Reads until the source is dropped.
-    async fn run(self, link: (Arc<OpenConnection>, Receiver)) {
-        let mut next = Some(link);
-        while let Some((live, mut receiver)) = next.take() {
-            let disposer = receiver.disposer();
-            match self.read(&live, &mut receiver, &disposer).await {
-                Ok(()) => return self.give_back(&live, receiver, &disposer).await,
+    async fn run(self, open: OpenLink<Receiver>) {
+        let mut next = Some(open);
+        while let Some(mut open) = next.take() {
+            let disposer = open.link.disposer();
+            match self.read(&open.live, &mut open.link, &disposer).await {
+                Ok(()) => return self.give_back(open, &disposer).await,
                 Err(error) => {
                     let queue = self.queue_handle.queue.address();
                     warn!(queue, %error, "receiver link lost");
-                    drop(receiver);
+                    drop(open);
                     next = self.reopen(error).await;
                 }
             }
@@ -171,7 +170,7 @@ impl Reader {
     }
 
     /// Opens the link again. Returns `None` if the source is dropped or an operator has to act.
-    async fn reopen(&self, mut error: Error) -> Option<(Arc<OpenConnection>, Receiver)> {
+    async fn reopen(&self, mut error: Error) -> Option<OpenLink<Receiver>> {
         let mut wait = WAIT_MIN;
         loop {
             // An error of the old link may be over: only one of a new link counts.
@@ -184,7 +183,7 @@ impl Reader {
                 () = self.messages.closed() => return None,
             }
             let queue = &self.queue_handle.queue;
-            match queue.receiver().await {
+            match queue.attach_receiver().await {
                 Ok(link) => {
                     info!(queue = queue.address(), "receiver link renewed");
                     return Some(link);
@@ -199,20 +198,14 @@ impl Reader {
     }
 
     /// Closes a link, and returns the messages that arrive meanwhile.
-    async fn give_back(
-        &self,
-        live: &OpenConnection,
-        mut receiver: Receiver,
-        disposer: &ReceiverDisposer,
-    ) {
+    async fn give_back(&self, open: OpenLink<Receiver>, disposer: &ReceiverDisposer) {
+        let OpenLink { live, link: mut receiver, mut session } = open;
         if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
             return;
         }
-        // Service Bus handles the frames of a connection in their order: when it answers the next
-        // request, it knows that the link has no credit, however slow it is. No message has this
-        // number, so the answer is small.
-        let next_request = ManagementRequest::peek(i64::MAX, 1);
-        let _ = self.queue_handle.queue.request(next_request).await;
+        // Service Bus handles the frames of a session in their order: when it has opened another link,
+        // it knows that this one has no credit, however slow it is.
+        let _ = live.within(self.queue_handle.queue.receiver_in(&mut session)).await;
         while let Ok(Ok(delivery)) =
             tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await
         {

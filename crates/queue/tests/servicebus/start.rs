@@ -85,3 +85,23 @@ fn a_deleted_queue_is_named() {
         queue.send(Message::new("y")).await.expect("sent");
     });
 }
+
+/// Links to a queue that does not exist are refused. That must not end other links of the connection.
+#[test]
+fn a_missing_queue_does_not_disturb_the_others() {
+    run(async {
+        let network = FaultProxy::start(calm().port);
+        let broker = broker(options_behind(calm(), &network));
+        let [missing, there] = ["missing", "undisturbed"]
+            .map(|name| Queue::new(broker.clone(), name, QueueOptions::default()));
+        there.create().await.expect("created");
+        let no_queue = Err(Error::NoQueue { queue: "missing".to_owned() });
+        for _ in 0..100 {
+            let (refused, found, sent) =
+                tokio::join!(missing.check(), there.check(), there.send(Message::new("x")));
+            assert_eq!((refused, found), (no_queue.clone(), Ok(())));
+            sent.expect("sent");
+        }
+        assert_eq!(network.connections(), 1);
+    });
+}
