@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::finished::Outbox;
-use crate::handler::{self, FailureKind, HandlerResult, Job, JobFailure, JobSuccess};
+use crate::handler::{self, FailureKind, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall};
 use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
 use crate::settle::until_settled;
@@ -33,6 +33,9 @@ use crate::worker::Worker;
 /// Maximum time a worker holds a message that waits for its limit; longer waits go back to the
 /// queue.
 const HOLD_MAX: Span = Span::from_secs(5);
+/// Time before its start at which the call of a booked message is prepared: longer than it takes to log
+/// in and to connect.
+const PREPARE_AHEAD: Span = Span::from_secs(1);
 /// Last part of the wait for a start, which is not interrupted when the worker stops.
 const EXACT: Span = Span::from_millis(3);
 /// Minimum delay of a message that goes back to the queue.
@@ -57,12 +60,22 @@ impl Worker {
             // The work is done; only its end was not recorded.
             return self.publish(delivery, outbox, stop).await;
         }
+        let provider = self.options.provider.as_str();
+        let job =
+            Job { message: delivery.message().clone(), provider: self.options.provider.clone() };
+        let mut prepared = None;
         // A booked message waits for its start time before it takes a concurrency slot.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD_MAX {
                 return self.defer(delivery, wait, None, stop).await;
             }
+            let early = wait.saturating_sub(self.provider_limits.lead() + PREPARE_AHEAD);
+            if early > Span::ZERO && !self.wait(&delivery, stop, early).await {
+                return delivery.requeue().await;
+            }
+            prepared = Some(delivery.with_lease(self.handler.prepare(&job)).await);
+            let wait = booking.wait(self.clock.now());
             let wait = wait.saturating_sub(self.provider_limits.lead());
             if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                 return delivery.requeue().await;
@@ -74,13 +87,15 @@ impl Worker {
             slot = delivery.with_lease(self.slots.acquire()) => slot,
         };
         let _slot = slot.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
-        let provider = self.options.provider.as_str();
         let mut first = true;
         let mut admission = None;
         // Checked in each round: limits may be turned off while the message waits for them.
         while self.limits.is_on() {
             if first {
                 self.metrics.count(provider, WorkerCounter::Checked);
+            }
+            if !prepared.as_ref().is_some_and(PreparedCall::is_ready) {
+                prepared = Some(delivery.with_lease(self.handler.prepare(&job)).await);
             }
             let next = self.turn(&mut delivery).await;
             if first && !matches!(next, NextStep::Go(..)) {
@@ -125,7 +140,8 @@ impl Worker {
         self.track(&delivery, JobEvent::InWork, |status| status);
         self.metrics.busy(provider, 1);
         let busy = DropGuard(|| self.metrics.busy(provider, -1));
-        let handled = delivery.with_lease(self.handle(delivery.message().clone())).await;
+        drop(prepared);
+        let handled = delivery.with_lease(self.handle(job)).await;
         drop(busy);
         if let Some(usage) = &handled.usage {
             self.provider_limits.settle(admission, usage).await;
@@ -201,10 +217,9 @@ impl Worker {
     }
 
     /// Runs the handler as a span; calls and follow-up messages of the handler continue it.
-    async fn handle(&self, mut message: Message) -> HandlerResult {
+    async fn handle(&self, mut job: Job) -> HandlerResult {
         let span = self.tracer.child("handler", SpanKind::Internal);
-        trace::stamp(&mut message, &span);
-        let job = Job { message, provider: self.options.provider.clone() };
+        trace::stamp(&mut job.message, &span);
         let handled = span.run(self.call(&job)).await;
         if let Err(failure) = &handled.outcome {
             span.fail(|| failure.message.clone());

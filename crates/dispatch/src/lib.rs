@@ -30,7 +30,9 @@ pub mod worker;
 
 pub use backoff::Backoff;
 pub use dispatcher::Dispatcher;
-pub use handler::{Handler, HandlerResult, Job, JobFailure, JobSuccess, RateLimitInfo};
+pub use handler::{
+    Handler, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall, RateLimitInfo,
+};
 pub use metrics::{Metrics, WorkerCounter};
 pub use select::{Choice, Selector};
 // The options of this crate.

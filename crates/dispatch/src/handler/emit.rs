@@ -12,7 +12,7 @@ use sluicegate_queue::{JobId, Message};
 use sluicegate_template::{Root, ValueSource};
 
 use super::job_scope::JobScope;
-use super::{Handler, HandlerResult, Job, JobFailure, JobSuccess};
+use super::{Handler, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall};
 
 /// Maximum number of follow-up messages of one job.
 const MESSAGES_MAX: usize = 10_000;
@@ -77,6 +77,10 @@ impl Handler for EmittingHandler {
             });
             HandlerResult { outcome, ..handled }
         })
+    }
+
+    fn prepare<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, PreparedCall> {
+        self.handler.prepare(job)
     }
 }
 

@@ -19,6 +19,7 @@ pub use sluicegate_config::{
     RequestBody, ResponseCondition, ResultSource, UsagePaths,
 };
 use sluicegate_core::query::Cost;
+use sluicegate_http::upstream::ReadyConnection;
 use sluicegate_queue::Message;
 
 /// Processes jobs, one call per attempt. It may be called again for the same job: after a failure,
@@ -26,6 +27,29 @@ use sluicegate_queue::Message;
 pub trait Handler: Send + Sync {
     /// Processes the job. Dropping the future cancels it.
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult>;
+
+    /// Prepares a call that is made soon, so that it reaches the provider at the moment that the limit
+    /// counts: an HTTP handler logs in and connects. A call that connected after its turn would arrive
+    /// late, and too close to the next one. Drop the result right before the call.
+    ///
+    /// If the preparation fails, so does the call, which reports the error.
+    fn prepare<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, PreparedCall> {
+        Box::pin(std::future::ready(PreparedCall::default()))
+    }
+}
+
+/// The preparation of a call, which ends when this is dropped.
+#[derive(Default)]
+pub struct PreparedCall {
+    /// A connection that is kept from other calls; it goes back to its pool when this is dropped.
+    connection: Option<ReadyConnection>,
+}
+
+impl PreparedCall {
+    /// Returns false if the connection was closed meanwhile, so that the call has to be prepared again.
+    pub fn is_ready(&self) -> bool {
+        self.connection.as_ref().is_none_or(ReadyConnection::is_open)
+    }
 }
 
 /// A job, as a handler sees it.

@@ -36,7 +36,7 @@ pub(crate) struct FlowBench {
     pub(crate) tracker: JobTracker,
     pub(crate) stop: Stop,
     pub(crate) running: JoinSet<()>,
-    admits: AdmissionTimes,
+    pub(crate) admits: AdmissionTimes,
     _folder: tempfile::TempDir,
 }
 
@@ -193,7 +193,13 @@ impl FlowBench {
 
 /// Times at which the store admitted messages of workers, by its own clock.
 #[derive(Clone, Default)]
-struct AdmissionTimes(Arc<Mutex<Vec<Timestamp>>>);
+pub(crate) struct AdmissionTimes(Arc<Mutex<Vec<Timestamp>>>);
+
+impl AdmissionTimes {
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
 
 impl Observer for AdmissionTimes {
     fn on_decision(&self, decided: &DecisionEvent<'_, '_, '_>) {

@@ -1,22 +1,24 @@
 //! Tests of the worker, and of dispatcher and worker together.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sluicegate_core::Span;
 use sluicegate_core::query::Cost;
 use sluicegate_dispatch::handler::{CallUsage, FailureKind, Output};
 use sluicegate_dispatch::{
-    DelayMode, HandlerResult, JobEvent, JobSuccess, Strategy, WorkerCounter, worker,
+    DelayMode, Handler, HandlerResult, Job, JobEvent, JobSuccess, PreparedCall, Strategy,
+    WorkerCounter, worker,
 };
 use sluicegate_queue::{DeadLetterFilter, JobId, Message};
 
 use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
 use crate::support::{
-    BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, failed, refused, worker_of,
+    AdmissionTimes, BOOKED, DISPATCH, FlowBench, Provider, WORKER, done, failed, refused, worker_of,
 };
 
 fn numbered(number: usize) -> String {
@@ -178,14 +180,46 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     bench.finish().await;
 }
 
+/// A call that connected after its turn would arrive late, and too close to the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_prepared_before_the_job_takes_its_turn() {
+    /// Notes how many jobs were admitted when a call was prepared, and when it was made.
+    struct Connecting(AdmissionTimes, Mutex<Vec<usize>>);
+    impl Connecting {
+        fn note(&self) {
+            self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0.count());
+        }
+    }
+    impl Handler for Connecting {
+        fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, HandlerResult> {
+            self.note();
+            Box::pin(std::future::ready(done()))
+        }
+
+        fn prepare<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, PreparedCall> {
+            Box::pin(async {
+                self.note();
+                PreparedCall::default()
+            })
+        }
+    }
+    for booked in [false, true] {
+        let mut bench = FlowBench::new(&[("p", WORKER, "10/s")]);
+        let handler = Arc::new(Connecting(bench.admits.clone(), Mutex::default()));
+        bench.produce("p", numbered, 1).await;
+        bench.work(worker::Options { booked, ..worker_of("p") }, handler.clone()).await;
+        bench.wait_for_done("p", 1).await;
+        let noted = handler.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert_eq!(noted, [0, 1], "booked: {booked}");
+        bench.finish().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeout_is_a_failure() {
     struct Sleeper;
-    impl sluicegate_dispatch::Handler for Sleeper {
-        fn handle<'a>(
-            &'a self,
-            _: &'a sluicegate_dispatch::Job,
-        ) -> futures_util::future::BoxFuture<'a, HandlerResult> {
+    impl Handler for Sleeper {
+        fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, HandlerResult> {
             Box::pin(std::future::pending())
         }
     }

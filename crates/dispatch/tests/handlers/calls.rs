@@ -8,8 +8,10 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use sluicegate_config::{Credentials, Login, SecretSource};
 use sluicegate_core::Span;
-use sluicegate_dispatch::Handler as _;
 use sluicegate_dispatch::handler::RequestBody;
+use sluicegate_dispatch::{Handler as _, PreparedCall};
+use sluicegate_testkit::eventually_is_async;
+use sluicegate_testkit::proxy::FaultProxy;
 
 use crate::support::{
     PERMANENT, Server, TRANSIENT, body, done, failed, handler, job, map, options, response, text,
@@ -28,6 +30,22 @@ async fn without_a_template_the_message_is_sent_as_it_is() {
     assert_eq!(asked.header("content-type"), Some("application/json"));
     assert_eq!(asked.header("idempotency-key"), Some("a-17"));
     assert!(asked.header("user-agent").unwrap().starts_with("sluicegate/"));
+}
+
+/// Two calls that are prepared at the same time have a connection each, and open no further one.
+#[tokio::test]
+async fn a_prepared_call_has_its_connection() {
+    let server = Server::answering(200, &[], "").await;
+    let port = server.url.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap();
+    let network = FaultProxy::start(port);
+    let handler = handler(options(&format!("http://127.0.0.1:{}/{{{{id}}}}", network.port)));
+    let jobs = [job(r#"{"id": 1}"#), job(r#"{"id": 2}"#)];
+    let prepared = [handler.prepare(&jobs[0]).await, handler.prepare(&jobs[1]).await];
+    assert!(prepared.iter().all(PreparedCall::is_ready));
+    eventually_is_async(|| network.connections(), 2).await;
+    drop(prepared);
+    tokio::join!(done(&handler, &jobs[0]), done(&handler, &jobs[1]));
+    assert_eq!(network.connections(), 2);
 }
 
 #[tokio::test]

@@ -28,13 +28,15 @@ use axum::http::{HeaderValue, header};
 use futures_util::future::BoxFuture;
 use sluicegate_config::HttpOptions;
 use sluicegate_core::time::Clock;
-use sluicegate_http::upstream::{CaError, ClientOptions, CredentialsError, Signer, Upstream};
+use sluicegate_http::upstream::{
+    CaError, ClientOptions, CredentialsError, ReadyConnection, Signer, Upstream,
+};
 use sluicegate_service::trace::{self, TraceContext};
 
 use super::job_scope::JobScope;
 use etags::{EtagCache, EtagEntry};
 
-use super::{Handler, HandlerResult, Job, JobFailure};
+use super::{Handler, HandlerResult, Job, JobFailure, PreparedCall};
 
 /// A handler that sends an HTTP request for each job.
 pub struct HttpHandler {
@@ -77,6 +79,14 @@ impl HttpHandler {
         let signer = Signer::new(options.credentials.as_ref())?;
         let (etags, warned_of_pages) = (EtagCache::default(), AtomicBool::new(false));
         Ok(Self { options, upstream, signer, host, clock, etags, warned_of_pages })
+    }
+
+    /// Logs in, and returns a connection to the server of a job.
+    async fn connect(&self, job: &Job) -> Option<ReadyConnection> {
+        let address = request::address(&self.options, &JobScope::new(job)).ok()?;
+        self.signer.prepare(&self.upstream, &*self.clock).await.ok()?;
+        let pool = self.upstream.pool(&address)?;
+        pool.checkout(self.options.connect_timeout.into()).await.ok()
     }
 
     async fn call(&self, job: &Job) -> HandlerResult {
@@ -123,5 +133,12 @@ struct CallContext {
 impl Handler for HttpHandler {
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult> {
         Box::pin(self.call(job))
+    }
+
+    fn prepare<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, PreparedCall> {
+        Box::pin(async move {
+            let connection = self.connect(job).await;
+            PreparedCall { connection }
+        })
     }
 }

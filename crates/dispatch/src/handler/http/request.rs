@@ -99,7 +99,8 @@ fn content(
     })
 }
 
-fn address(options: &HttpOptions, facts: &JobScope<'_>) -> Result<Uri, RequestError> {
+/// Returns the URL of the request for a job.
+pub(super) fn address(options: &HttpOptions, facts: &JobScope<'_>) -> Result<Uri, RequestError> {
     let url = &options.url;
     let mut text = url.render_with(facts, in_url).map_err(RequestError::of("url"))?;
     for (name, value) in &options.query {
