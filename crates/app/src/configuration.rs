@@ -33,8 +33,12 @@ impl ConfigSource {
     pub(crate) fn load(&self) -> anyhow::Result<LoadedConfig> {
         let env = |name: &str| std::env::var(name).ok();
         let Some(path) = &self.path else { return Ok(sluicegate_config::load_defaults(&env)?) };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("can't read the configuration file {}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!(
+                "can't read the configuration file {} (`sluicegate init` writes one)",
+                path.display()
+            )
+        })?;
         let loaded = match self.format {
             None => sluicegate_config::load(&self.name(), &text, &env),
             Some(format) => sluicegate_config::load_from(format, &self.name(), &text, &env),

@@ -101,6 +101,11 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
         listed.ends_with("\n3 dead letters\n") && listed.contains("HTTP 503 from upstream"),
         "{listed}"
     );
+    assert_eq!(
+        shell.says(&["dlq", "list", "jobs-dlq"]),
+        listed,
+        "the name of its dead-letter queue"
+    );
     let repos = ["dlq", "list", "jobs", "--type", "crawl_repo", "--json"];
     assert_eq!(shell.says(&repos).lines().count(), 2);
     assert!(

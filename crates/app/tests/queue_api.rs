@@ -396,7 +396,7 @@ fn a_dead_letter_queue_that_queues_share_is_counted_once() {
     let problems = admin("/v1/dashboard/overview")["problems"].take();
     let titles: Vec<_> = problems.as_array().expect("problems").iter().collect();
     assert_eq!(titles.len(), 1, "{problems}");
-    assert_eq!(titles[0]["title"], "3 dead letters in all-dlq");
+    assert_eq!(titles[0]["title"], "Dead letters in all-dlq: 3");
 
     let listed = |queue: &str| {
         let letters = admin(&format!("/v1/dashboard/dead-letters?queue={queue}"))["letters"].take();

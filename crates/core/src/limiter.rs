@@ -83,6 +83,8 @@ pub struct Verdict {
     pub decision: Decision,
     /// The outage policy that made it, if the store did not answer.
     pub outage: Option<OutagePolicy>,
+    /// Number of nodes that the policy divided the limits by; 0 if the store answered.
+    pub nodes: u32,
 }
 
 impl<S> Limiter<S> {
@@ -291,7 +293,7 @@ impl<S: Store> Limiter<S> {
                 Decision::Allow(allow)
             }
         };
-        Ok(Verdict { decision, outage: Some(plan.outage) })
+        Ok(Verdict { decision, outage: Some(plan.outage), nodes })
     }
 }
 
@@ -302,8 +304,9 @@ impl<S: fmt::Debug> fmt::Debug for Limiter<S> {
 }
 
 impl Verdict {
-    const fn of_store(decision: Decision) -> Self {
-        Self { decision, outage: None }
+    /// Creates the verdict of a store that answered.
+    pub const fn of_store(decision: Decision) -> Self {
+        Self { decision, outage: None, nodes: 0 }
     }
 }
 

@@ -59,7 +59,7 @@ pub use message::{DeliveryTime, FailureRecord, JobId, Message, MessageId, Metada
 pub use peek::{FoundMessage, SearchCoverage};
 #[cfg(feature = "pubsub")]
 pub use pubsub::PubSub;
-pub use queue::{Options, Queue};
+pub use queue::{DEAD_SUFFIX, Options, Queue};
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::RabbitMq;
 #[cfg(feature = "servicebus")]

@@ -21,7 +21,7 @@ use crate::stats::{QueueStats, StatsCounters};
 use crate::{Delivery, DeliveryTime, Error, JobId, Message, MessageId, WallClock};
 
 /// End of the name of a dead-letter queue that belongs to one queue.
-const DEAD_SUFFIX: &str = "-dlq";
+pub const DEAD_SUFFIX: &str = "-dlq";
 
 /// Options of a queue.
 #[derive(Clone)]

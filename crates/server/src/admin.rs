@@ -47,7 +47,7 @@ fn reloaded(outcome: Result<String, String>) -> Response {
         }
         Err(errors) => Problem::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("the configuration is invalid and the old one stays in force:\n{errors}"),
+            format!("the configuration is rejected and the old one stays in force:\n{errors}"),
         )
         .into_response(),
     }

@@ -93,10 +93,11 @@ async fn forward_auth_answers_an_outage_by_policy_with_a_status_that_proxies_und
 async fn a_client_type_with_a_share_of_its_own_gets_that_share() {
     let (router, metrics) = cut_off();
     let body = json!({ "userId": "ann", "modelId": "m", "clientType": "INTERNAL" });
-    for expected in [true, true, false] {
+    // Half of 16, divided by the four nodes that are the default.
+    for (expected, remaining) in [(true, 1), (true, 0), (false, 0)] {
         let (_, _, answer) = post(&router, "/rate-limit/allow", body.clone()).await;
-        let told = (&answer["allowed"], &answer["outage"]);
-        assert_eq!(told, (&json!(expected), &json!("local")), "{answer}");
+        let told = (&answer["allowed"], &answer["outage"], &answer["remaining"]);
+        assert_eq!(told, (&json!(expected), &json!("local"), &json!(remaining)), "{answer}");
     }
     assert!(metrics.render().contains("rate_limiter_fallback_total{mode=\"local\"} 3"));
 }

@@ -24,6 +24,8 @@ pub struct Answer<'a, 'p> {
     plan: &'a Plan<'p>,
     decision: &'a Decision,
     outage: Option<OutagePolicy>,
+    /// Number of nodes that the outage policy divided the limits by.
+    nodes: u32,
     /// The exceeded limit, if usage counted beyond a limit turns the answer into a denial.
     over: Option<Hit>,
     context: AnswerContext<'a>,
@@ -93,6 +95,8 @@ pub struct Scope<'a, 'p> {
     pub reading: Reading,
     /// Position of the charge in the plan.
     index: usize,
+    /// The part of the limit that this node may use while the store does not answer.
+    share: Option<u64>,
 }
 
 impl Scope<'_, '_> {
@@ -101,9 +105,14 @@ impl Scope<'_, '_> {
         self.limit.amount().get()
     }
 
-    /// Returns the part of the limit that is not used.
+    /// Returns the part of the limit that is not used; while the store does not answer, the part of
+    /// this node's share.
     pub const fn remaining(&self) -> u64 {
-        self.amount().saturating_sub(self.reading.used)
+        let amount = match self.share {
+            Some(share) => share,
+            None => self.amount(),
+        };
+        amount.saturating_sub(self.reading.used)
     }
 
     /// Returns the position of its charge in the plan.
@@ -121,7 +130,7 @@ impl<'a, 'p> Answer<'a, 'p> {
     /// Combines a decision with its plan.
     pub const fn new(rules: &'a Ruleset, plan: &'a Plan<'p>, decision: &'a Decision) -> Self {
         let context = AnswerContext { model: "", expected: None };
-        Self { rules, plan, decision, outage: None, over: None, context }
+        Self { rules, plan, decision, outage: None, nodes: 0, over: None, context }
     }
 
     /// Adds the facts about the queries of the call.
@@ -194,8 +203,8 @@ impl<'a, 'p> Answer<'a, 'p> {
 
     /// Marks the decision as made by an outage policy because the store did not answer.
     #[must_use]
-    pub const fn by_policy(self, outage: Option<OutagePolicy>) -> Self {
-        Self { outage, ..self }
+    pub const fn by_policy(self, outage: Option<OutagePolicy>, nodes: u32) -> Self {
+        Self { outage, nodes, ..self }
     }
 
     /// Returns the policy that decided, if the store did not answer.
@@ -225,12 +234,14 @@ impl<'a, 'p> Answer<'a, 'p> {
             limits.map(move |(limit, text)| (index, charge, limit, text))
         });
         let readings = self.decision.readings();
-        limits.zip(readings).map(|((index, charge, limit, text), reading)| Scope {
+        let (outage, nodes) = (self.outage, self.nodes);
+        limits.zip(readings).map(move |((index, charge, limit, text), reading)| Scope {
             charge,
             limit,
             text,
             reading: *reading,
             index,
+            share: outage.and_then(|policy| policy.share(limit, nodes)),
         })
     }
 

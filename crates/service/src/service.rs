@@ -138,7 +138,7 @@ impl Service {
         let plan = plan(&rules, queries, &started.at)?;
         let operation = mode.operation();
         let (plan, verdict) = match plan.ban(started.at) {
-            Some((ban, decision)) => (ban, Ok(Verdict { decision, outage: None })),
+            Some((ban, decision)) => (ban, Ok(Verdict::of_store(decision))),
             None => {
                 let call = self.start_call(plan.id.id, operation, &started);
                 let verdict = call.finish(match operation {
@@ -149,7 +149,7 @@ impl Service {
                 (plan, verdict)
             }
         };
-        let Verdict { decision, outage } = match verdict {
+        let Verdict { decision, outage, nodes } = match verdict {
             Ok(verdict) => verdict,
             Err(error) => {
                 self.notify_failure(queries, &plan, operation, &error, &started);
@@ -157,7 +157,7 @@ impl Service {
             }
         };
         let answer = Answer::new(&rules, &plan, &decision)
-            .by_policy(outage)
+            .by_policy(outage, nodes)
             .with_context(AnswerContext::of(queries));
         let answer = if mode == DecisionMode::Tally { answer.deny_if_exceeded() } else { answer };
         if let Some(query) = queries.first() {

@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{DeadLetter, DeadLetterFilter, Queue, WallClock};
+use sluicegate_queue::{DEAD_SUFFIX, DeadLetter, DeadLetterFilter, Error, Queue, WallClock};
 
 use super::check::table;
 use super::queue::{BrokerArgs, block_on, message_json};
 use super::{print, print_error};
+use crate::queue::{MissingQueue, Queues};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -90,7 +91,7 @@ struct LetterFilterArgs {
     /// Select messages that failed longer ago than this, such as 1h
     #[arg(long, value_name = "DURATION")]
     older_than: Option<Span>,
-    /// Maximum number of dead letters [default: no maximum]
+    /// Maximum number of dead letters [default: all that can be read]
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     max: u64,
 }
@@ -104,6 +105,21 @@ impl LetterFilterArgs {
     }
 }
 
+/// Opens the queue in which messages failed; or the one that a dead-letter queue belongs to, if `name` is
+/// its name. Brokers that keep dead letters inside their queue have no queue of that name.
+async fn open(queues: &Queues, name: &str, missing: MissingQueue) -> anyhow::Result<Queue> {
+    let opened = queues.queue(name, missing).await;
+    let is_missing =
+        |error: &anyhow::Error| matches!(error.downcast_ref(), Some(Error::NoQueue { .. }));
+    match (opened, name.strip_suffix(DEAD_SUFFIX)) {
+        (Err(error), Some(live)) if is_missing(&error) => match queues.queue(live, missing).await {
+            Ok(queue) if queue.dead_letter_name() == name => Ok(queue),
+            _ => Err(error),
+        },
+        (opened, _) => opened,
+    }
+}
+
 impl Dlq {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         let Self { action, broker } = self;
@@ -111,11 +127,11 @@ impl Dlq {
             let (queues, missing) = broker.open().await?;
             match action {
                 DlqAction::List { args, json } => {
-                    let queue = queues.queue(&args.queue, missing).await?;
+                    let queue = open(&queues, &args.queue, missing).await?;
                     list(&queue, &args, json).await
                 }
                 DlqAction::Show { queue, job } => {
-                    let queue = queues.queue(&queue, missing).await?;
+                    let queue = open(&queues, &queue, missing).await?;
                     let one = DeadLetterFilter {
                         queue: queue.shared_dead_letters(),
                         job: Some(job.clone()),
@@ -130,7 +146,7 @@ impl Dlq {
                     Ok(found)
                 }
                 DlqAction::Replay { args, dry_run } => {
-                    let queue = queues.queue(&args.queue, missing).await?;
+                    let queue = open(&queues, &args.queue, missing).await?;
                     if dry_run {
                         return print_count(&queue, &args, "would be replayed").await;
                     }
@@ -142,7 +158,7 @@ impl Dlq {
                     Ok(true)
                 }
                 DlqAction::Delete { args, dry_run, yes } => {
-                    let queue = queues.queue(&args.queue, missing).await?;
+                    let queue = open(&queues, &args.queue, missing).await?;
                     if dry_run {
                         return print_count(&queue, &args, "would be deleted").await;
                     }

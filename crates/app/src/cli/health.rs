@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::print;
-use super::remote::CaArgs;
+use super::remote::{CaArgs, checked};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +19,12 @@ Exit code: 0 healthy, 1 not healthy, 2 no answer";
 #[derive(Args)]
 pub(super) struct Health {
     /// Address of any listener of the process
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "SLUICEGATE_ADMIN_URL",
+        default_value = "http://127.0.0.1:9090"
+    )]
     url: String,
     /// Ask whether it is ready for requests, instead of alive
     #[arg(long)]
@@ -40,9 +45,12 @@ impl Health {
             .build()
             .into();
         let path = if self.ready { "ready" } else { "health" };
-        let url = format!("{}/{path}", self.url.trim_end_matches('/'));
+        let url = format!("{}/{path}", checked(&self.url)?);
         let mut response = agent.get(&url).call().with_context(|| {
-            format!("no response from {url}: is `sluicegate serve` running there?")
+            format!(
+                "no response from {url}: is `sluicegate serve` running there? Name another address \
+                 with --url"
+            )
         })?;
         let text = response.body_mut().read_to_string().context("the response was cut off")?;
         print(text.trim_end());

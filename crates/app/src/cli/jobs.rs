@@ -11,10 +11,10 @@ use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DeadLetterFilter, FoundMessage, Queue, SearchCoverage, WallClock};
 
-use super::print_error;
 use super::query::percent_encode;
 use super::queue::block_on;
 use super::remote::{AccessArgs, CallRejected, Remote, display, items};
+use super::{print_error, print_note};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -116,7 +116,11 @@ impl WhyArgs {
             // That the process has not seen the job is no news if a queue has it.
             let is_answer = |problem: &anyhow::Error| problem.is::<CallRejected>();
             if let Some(problem) = unseen.filter(|it| found.is_empty() || !is_answer(it)) {
-                print_error(&format!("{problem:#}"));
+                let words = format!("{problem:#}");
+                match found.is_empty() {
+                    true => print_error(&words),
+                    false => print_note(&format!("only the queues were searched: {words}")),
+                }
             }
             let values = found.iter().map(|found| found.value.clone()).collect();
             remote.show(&Value::Array(values), |_| match found.is_empty() {
@@ -249,8 +253,13 @@ impl JobSearch<'_> {
             }
             (None, None, Some((state, until, words))) => (state, until, words),
             (None, None, None) => {
-                let words = "ready, but not received yet: no worker is running, or other messages \
-                             come first";
+                let words = match provider {
+                    Some(_) => {
+                        "ready, but not received yet: no worker is running, or other messages come \
+                         first"
+                    }
+                    None => "ready, but not received yet",
+                };
                 ("ready", None, words.to_owned())
             }
         };

@@ -37,7 +37,13 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 /// Rate limiter: checks a request against every limit that applies to it in one atomic step, and
 /// answers whether it may run now, later or never.
 #[derive(Parser)]
-#[command(name = "sluicegate", version, about, arg_required_else_help = true)]
+#[command(
+    name = "sluicegate",
+    version,
+    about,
+    arg_required_else_help = true,
+    after_help = "Exit code: 0 success, 1 a negative result (denied, failed, exceeded), 2 error"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -68,7 +74,7 @@ enum Command {
     /// List the counters that a request is charged to, or reset them to zero
     #[command(after_help = query::RESET_EXAMPLES)]
     Reset(query::ResetArgs),
-    /// Temporarily replace the limits of a rule for some callers, without a restart
+    /// Replace the limits of a rule for some callers, for a time or until removed, without a restart
     #[command(after_help = overrides::EXAMPLES)]
     Override(overrides::Overrides),
     /// Make a running process reload its configuration
@@ -178,6 +184,12 @@ impl std::error::Error for AlreadyLogged {}
 pub(crate) fn print_error(message: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stderr(), "\x1b[1;31merror:\x1b[0m {message}");
+}
+
+/// Prints a note to standard error.
+fn print_note(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(anstream::stderr(), "\x1b[36mnote:\x1b[0m {}", remote::escaped(text));
 }
 
 /// Prints a line to standard output; coloured only on a terminal. A closed pipe is not an error.

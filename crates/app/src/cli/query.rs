@@ -203,8 +203,29 @@ fn verdict(answer: &Value) -> String {
         Some(ms) => format!(", retry in {}", sluicegate_core::Span::from_millis(ms).in_words()),
         None => ", can never be allowed".to_owned(),
     };
-    let full = if answer["reason"] == "STORE_FULL" { " (store full)" } else { "" };
-    format!("\x1b[31mdenied\x1b[0m by {}{full}{wait}", display(&answer["scopeHit"]))
+    let denied = "\x1b[31mdenied\x1b[0m";
+    match answer["reason"].as_str() {
+        Some("STORE_UNAVAILABLE") => {
+            format!(
+                "{denied}: the store of the limits does not answer (STORE_UNAVAILABLE): retry later"
+            )
+        }
+        Some("STORE_LOST_MEMORY") => {
+            format!(
+                "{denied}: the store lost its data, and store.on_loss is closed (STORE_LOST_MEMORY){wait}"
+            )
+        }
+        reason => {
+            let full = if reason == Some("STORE_FULL") { " (store full)" } else { "" };
+            let outage = match answer["outage"].as_str() {
+                Some(policy) => format!(
+                    "; the store does not answer, and this node admits its share (outage: {policy})"
+                ),
+                None => String::new(),
+            };
+            format!("{denied} by {}{full}{wait}{outage}", display(&answer["scopeHit"]))
+        }
+    }
 }
 
 fn scopes(scopes: &Value) -> String {
@@ -227,4 +248,28 @@ fn scopes(scopes: &Value) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denial_without_a_rule_names_its_reason() {
+        let down = json!({"allowed": false, "reason": "STORE_UNAVAILABLE", "outage": "closed"});
+        assert!(verdict(&down).ends_with(
+            ": the store of the limits does not answer (STORE_UNAVAILABLE): retry later"
+        ));
+        let lost = json!({"allowed": false, "reason": "STORE_LOST_MEMORY", "retryAfterMs": 18_000});
+        assert!(
+            verdict(&lost).ends_with("(STORE_LOST_MEMORY), retry in 18s"),
+            "{}",
+            verdict(&lost)
+        );
+        let share = json!({
+            "allowed": false, "reason": "HIT_USER_LIMIT", "scopeHit": "USER", "retryAfterMs": 1_000,
+            "outage": "local",
+        });
+        assert!(verdict(&share).contains("by USER, retry in 1s; the store does not answer"));
+    }
 }

@@ -173,10 +173,7 @@ impl ServiceClient {
             .tls_config(access.ca.tls()?)
             .timeout_global(Some(TIMEOUT))
             .build();
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            bail!("address {url:?}: write http:// or https:// before the host");
-        }
-        let url = url.trim_end_matches('/').to_owned();
+        let url = checked(url)?.to_owned();
         Ok(Self { url, access: access.clone(), agent: agent.into() })
     }
 
@@ -235,7 +232,12 @@ impl ServiceClient {
             }
             None => agent.run(request.body(())?),
         };
-        answer.with_context(|| format!("no response from {url}: is `sluicegate serve` running?"))
+        answer.with_context(|| {
+            format!(
+                "no response from {url}: is `sluicegate serve` running there? Name another address \
+                 with --url, or with --admin for the admin listener"
+            )
+        })
     }
 
     /// Reads the body of a response; an error status is an error.
@@ -252,6 +254,14 @@ impl ServiceClient {
         let detail = answer["detail"].as_str().unwrap_or(status.as_str());
         Err(CallRejected(detail.to_owned()).into())
     }
+}
+
+/// Returns an address without slashes at its end, or an error if it has no scheme.
+pub(super) fn checked(url: &str) -> anyhow::Result<&str> {
+    if !url.starts_with("http://") && !url.starts_with("https://") {
+        bail!("address {url:?}: write http:// or https:// before the host");
+    }
+    Ok(url.trim_end_matches('/'))
 }
 
 /// Escapes control characters, with which a value of a request could change the terminal.

@@ -10,6 +10,7 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
+use super::print_note;
 use super::remote::{AdminArgs, CallRejected, ServiceClient, display, escaped, items, parse_pairs};
 use super::signals::on_end_signal;
 
@@ -120,7 +121,7 @@ impl TailCommand {
         loop {
             match printer.follow(&mut stream) {
                 StreamEnd::Finished => return Ok(true),
-                StreamEnd::Lost(error) => note(&format!(
+                StreamEnd::Lost(error) => print_note(&format!(
                     "connection to {} lost: {error:#}; connecting again",
                     client.url()
                 )),
@@ -134,7 +135,7 @@ impl TailCommand {
                 match open(&client) {
                     Ok(opened) => {
                         stream = opened;
-                        note(&format!("connected to {} again", client.url()));
+                        print_note(&format!("connected to {} again", client.url()));
                         break;
                     }
                     // The service answers: the next attempt would have the same result.
@@ -223,13 +224,13 @@ impl Printer {
         if let (Some(last), Some(first)) = (self.last, ends[0]) {
             match first.checked_sub(last + 1) {
                 Some(0) => {}
-                Some(missed) => note(&format!("{missed} decisions were missed")),
-                None => note("the process was restarted"),
+                Some(missed) => print_note(&format!("{missed} decisions were missed")),
+                None => print_note("the process was restarted"),
             }
         }
         self.last = ends[1].or(self.last);
         if let Some(skipped) = event["skipped"].as_u64().filter(|skipped| *skipped > 0) {
-            note(&format!(
+            print_note(&format!(
                 "{skipped} or more decisions of this second are not shown: at most 50 admissions and \
                  50 denials are"
             ));
@@ -239,7 +240,7 @@ impl Printer {
         if shares != self.sampled {
             self.sampled = shares;
             let [admissions, denials] = shares.map(|share| (1000.0 * share).round() / 10.0);
-            note(&match shares == [1.0; 2] {
+            print_note(&match shares == [1.0; 2] {
                 true => "decisions are not sampled any more".to_owned(),
                 false => format!(
                     "decisions are a sample of {admissions} % of admissions and {denials} % of \
@@ -277,9 +278,10 @@ fn line_of(decision: &Value) -> String {
     let text = |value: &Value| escaped(&display(value));
     let at = display(&decision["at"]);
     let time = at.split_once('T').map_or(at.as_str(), |(_, time)| time);
-    let result = match decision["allowed"] == true {
-        true => "\x1b[32mallowed\x1b[0m",
-        false => "\x1b[31mdenied\x1b[0m ",
+    let result = match (decision["allowed"] == true, decision["operation"] == "book") {
+        (true, false) => "\x1b[32mallowed\x1b[0m",
+        (true, true) => "\x1b[32mbooked\x1b[0m ",
+        (false, _) => "\x1b[31mdenied\x1b[0m ",
     };
     let pairs = items(&decision["dimensions"]).iter();
     let pairs = pairs.map(|pair| format!("{}={}", text(&pair[0]), text(&pair[1])));
@@ -294,11 +296,6 @@ fn line_of(decision: &Value) -> String {
     let latency = text(&decision["latencyUs"]);
     line += &format!("  \x1b[2m{}  {latency} µs\x1b[0m", used.collect::<Vec<_>>().join(" · "));
     line
-}
-
-/// Prints a note to standard error.
-fn note(text: &str) {
-    let _ = writeln!(anstream::stderr(), "\x1b[36mnote:\x1b[0m {}", escaped(text));
 }
 
 /// Returns true if standard output is a pipe that nobody reads any more. A command without matching

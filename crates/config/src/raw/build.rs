@@ -191,9 +191,18 @@ impl Builder<'_> {
     fn syntax(&mut self, at: Position, info: &str) {
         let line = self.line(at);
         let in_brackets = line.replace("${", "").contains(['[', '{']);
-        let remedy = match line.contains("${") && in_brackets {
-            true => "put quotes around a variable inside [ ] and { }: \"${NAME}\"",
-            false => "",
+        let has_tabs =
+            || self.lines.iter().any(|line| line.trim_start_matches(' ').starts_with('\t'));
+        let remedy = if line.contains("${") && in_brackets {
+            "put quotes around a variable inside [ ] and { }: \"${NAME}\""
+        } else if has_tabs() {
+            "a line begins with a tab: indent with spaces"
+        } else if info.contains("quoted scalar") {
+            "close the quote"
+        } else if info.contains("did not find expected") || info.contains("mapping values") {
+            "check the indentation of this line and of the lines before it"
+        } else {
+            ""
         };
         self.error(at, &format!("invalid YAML: {info}"), remedy);
     }

@@ -84,7 +84,9 @@ fn tokens<'n>(
     let mut items = item.one_or_more();
     // An empty item is allowed, so that a variable can provide the next token later.
     if matches!(item.node.value, Value::List(_)) {
-        items.retain(|item| !matches!(&item.node.value, Value::Scalar(s) if s.is_omitted()));
+        let is_empty =
+            |item: &Item<'_>| matches!(&item.node.value, Value::Scalar(s) if s.text().is_empty());
+        items.retain(|item| !is_empty(item));
     }
     if items.is_empty() {
         item.fail(report, "the caller has no token", "write one, or remove the caller");

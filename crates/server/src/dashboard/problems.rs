@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::RoutePause;
 use crate::recorder::{MetricReading, Recorder};
 
-/// Seconds over which rates are averaged.
+/// Seconds over which events are counted.
 const OVER: usize = 300;
-/// Fewer decisions per second than this say nothing about shares.
-const RATE_MIN: f64 = 0.05;
+/// Fewer decisions than this say nothing about shares.
+const DECISIONS_MIN: f64 = 15.0;
 
 /// Metrics that a problem is read from.
 const METRICS: [&str; 12] = [
@@ -45,9 +45,9 @@ enum Severity {
 }
 use Severity::{Critical, Warning};
 
-/// Averages of the last minutes, per second unless the name says otherwise.
+/// Numbers of events of the last minutes, and the mean latency.
 #[derive(Clone, Copy, Debug, Default)]
-struct RecentRates {
+struct RecentEvents {
     allowed: f64,
     denied: f64,
     p95_ms: f64,
@@ -61,24 +61,25 @@ struct RecentRates {
 /// Returns the problems of a node, the most severe first. `pauses` are those of its gateways.
 pub(super) fn of(recorder: &Recorder, pauses: &[RoutePause]) -> Vec<NodeProblem> {
     let reading = recorder.read_metrics(|name| METRICS.contains(&name));
-    let sum = |prefix: &str| recorder.means(prefix, OVER).iter().map(|(_, mean)| mean).sum::<f64>();
+    let count =
+        |prefix: &str| recorder.totals(prefix, OVER).iter().map(|(_, total)| total).sum::<f64>();
     let answered = |status: &str| -> f64 {
         let end = format!(",\"{status}\"]");
-        let means = recorder.means(r#"["sluicegate_gateway_requests_total""#, OVER);
-        means.iter().filter(|(name, _)| name.ends_with(&end)).map(|(_, mean)| mean).sum()
+        let totals = recorder.totals(r#"["sluicegate_gateway_requests_total""#, OVER);
+        totals.iter().filter(|(name, _)| name.ends_with(&end)).map(|(_, total)| total).sum()
     };
-    let rates = RecentRates {
-        allowed: sum("allowed"),
-        denied: sum("denied"),
-        p95_ms: sum("p95"),
-        fallbacks: sum(r#"["rate_limiter_fallback_total""#),
-        redis_calls: sum(r#"["rate_limiter_redis_calls_total""#),
-        redis_errors: sum(r#"["rate_limiter_redis_errors_total""#),
+    let events = RecentEvents {
+        allowed: count("allowed"),
+        denied: count("denied"),
+        p95_ms: recorder.means("p95", OVER).iter().map(|(_, mean)| mean).sum(),
+        fallbacks: count(r#"["rate_limiter_fallback_total""#),
+        redis_calls: count(r#"["rate_limiter_redis_calls_total""#),
+        redis_errors: count(r#"["rate_limiter_redis_errors_total""#),
         gateway_429: answered("429"),
         gateway_502: answered("502"),
     };
     let mut problems = of_metrics(&reading);
-    problems.extend(of_rates(rates));
+    problems.extend(of_events(events));
     problems.extend(of_pauses(pauses));
     problems.sort_by_key(|problem| problem.severity);
     problems
@@ -128,7 +129,7 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
     if let Some(losses) = value("sluicegate_redis_memory_losses_total").filter(|&n| n > 0.0) {
         problems.push(problem(
             Warning,
-            format!("Redis lost its data {losses} times since this node started"),
+            format!("Redis lost its data since this node started: {losses} ×"),
             "Turn on appendonly in Redis, so that a restart keeps the counters.",
             "overview",
         ));
@@ -149,7 +150,7 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
         problems.push(problem(
             Warning,
             "The last configuration was rejected",
-            "The old one stays in force. Correct the file: the message is on the page Activity.",
+            "The old one stays in force. Correct the file: the log has the message, and so has the page Activity of the dashboard.",
             "activity",
         ));
     }
@@ -185,7 +186,7 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
         if depth > 0.0 && label("state") == Some("dead") {
             problems.push(problem(
                 Warning,
-                format!("{depth} dead letters in {}", label("queue").unwrap_or_default()),
+                format!("Dead letters in {}: {depth}", label("queue").unwrap_or_default()),
                 "Look at their errors, then replay or delete them.",
                 "queues",
             ));
@@ -206,12 +207,12 @@ fn of_pauses(pauses: &[RoutePause]) -> impl Iterator<Item = NodeProblem> {
     })
 }
 
-fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {
+fn of_events(events: RecentEvents) -> Vec<NodeProblem> {
     let percent = |part: f64, whole: f64| 100.0 * part / whole.max(f64::MIN_POSITIVE);
     let mut problems = Vec::new();
-    let all = rates.allowed + rates.denied;
-    let denied = percent(rates.denied, all);
-    if all >= RATE_MIN && denied > 5.0 {
+    let all = events.allowed + events.denied;
+    let denied = percent(events.denied, all);
+    if all >= DECISIONS_MIN && denied > 5.0 {
         problems.push(problem(
             Warning,
             format!("{denied:.0} % of the requests were denied in the last 5 minutes"),
@@ -219,16 +220,16 @@ fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {
             "limits",
         ));
     }
-    if rates.p95_ms > 20.0 {
+    if events.p95_ms > 20.0 {
         problems.push(problem(
             Warning,
-            format!("Decisions are slow: p95 is {:.0} ms", rates.p95_ms),
+            format!("Decisions are slow: p95 is {:.0} ms", events.p95_ms),
             "Look at the latency of Redis, and at the load of this machine.",
             "overview",
         ));
     }
-    let errors = percent(rates.redis_errors, rates.redis_calls + rates.redis_errors);
-    if rates.redis_errors > 0.0 && errors > 0.5 {
+    let errors = percent(events.redis_errors, events.redis_calls + events.redis_errors);
+    if events.redis_errors > 0.0 && errors > 0.5 {
         problems.push(problem(
             Critical,
             format!("{errors:.1} % of the calls to Redis failed in the last 5 minutes"),
@@ -236,22 +237,25 @@ fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {
             "overview",
         ));
     }
-    if rates.fallbacks > 0.0 {
-        let count = (rates.fallbacks * OVER as f64).round().max(1.0);
+    if events.fallbacks > 0.0 {
         problems.push(problem(
             Critical,
-            format!("{count} decisions by an outage policy in the last 5 minutes"),
+            format!(
+                "{:.0} decisions by an outage policy in the last 5 minutes",
+                events.fallbacks.max(1.0)
+            ),
             "The store did not answer in time. Check Redis and the network to it.",
             "overview",
         ));
     }
-    for (status, rate, per_minute_max) in
-        [(429, rates.gateway_429, 10.0), (502, rates.gateway_502, 5.0)]
-    {
-        if rate * 60.0 > per_minute_max {
+    // As in the alerts: more than 10 and 5 per minute.
+    for (status, count, max) in [(429, events.gateway_429, 50.0), (502, events.gateway_502, 25.0)] {
+        if count > max {
             problems.push(problem(
                 Warning,
-                format!("Gateways answer {:.0} requests per minute with {status}", rate * 60.0),
+                format!(
+                    "Gateways answered {count:.0} requests with {status} in the last 5 minutes"
+                ),
                 match status {
                     429 => "More requests arrive than the limit and the waiting time allow.",
                     _ => "The upstream is unreachable or breaks off its answers.",
@@ -267,43 +271,44 @@ fn of_rates(rates: RecentRates) -> Vec<NodeProblem> {
 mod tests {
     use super::*;
 
-    fn titles(rates: RecentRates) -> Vec<String> {
-        of_rates(rates).into_iter().map(|problem| problem.title).collect()
+    fn titles(events: RecentEvents) -> Vec<String> {
+        of_events(events).into_iter().map(|problem| problem.title).collect()
     }
 
     #[test]
     fn a_healthy_node_has_no_problems() {
-        let rates =
-            RecentRates { allowed: 100.0, denied: 5.0, p95_ms: 20.0, ..RecentRates::default() };
-        assert_eq!(titles(rates), Vec::<String>::new());
-        assert_eq!(titles(RecentRates::default()), Vec::<String>::new());
+        let events =
+            RecentEvents { allowed: 100.0, denied: 5.0, p95_ms: 20.0, ..RecentEvents::default() };
+        assert_eq!(titles(events), Vec::<String>::new());
+        assert_eq!(titles(RecentEvents::default()), Vec::<String>::new());
         assert!(of_metrics(&MetricReading::default()).is_empty());
     }
 
     #[test]
     fn shares_and_latencies_have_the_thresholds_of_the_alerts() {
-        let rates = RecentRates { allowed: 90.0, denied: 10.0, p95_ms: 21.0, ..Default::default() };
+        let events =
+            RecentEvents { allowed: 90.0, denied: 10.0, p95_ms: 21.0, ..Default::default() };
         assert_eq!(
-            titles(rates),
+            titles(events),
             [
                 "10 % of the requests were denied in the last 5 minutes",
                 "Decisions are slow: p95 is 21 ms"
             ]
         );
-        let rates = RecentRates {
-            fallbacks: 0.01,
+        let events = RecentEvents {
+            fallbacks: 3.0,
             redis_calls: 99.0,
             redis_errors: 1.0,
-            gateway_429: 1.0,
-            gateway_502: 0.05,
+            gateway_429: 51.0,
+            gateway_502: 25.0,
             ..Default::default()
         };
         assert_eq!(
-            titles(rates),
+            titles(events),
             [
                 "1.0 % of the calls to Redis failed in the last 5 minutes",
                 "3 decisions by an outage policy in the last 5 minutes",
-                "Gateways answer 60 requests per minute with 429"
+                "Gateways answered 51 requests with 429 in the last 5 minutes"
             ]
         );
     }

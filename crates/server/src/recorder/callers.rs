@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use sluicegate_core::Limit;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_core::{Decision, Limit};
 use sluicegate_service::series::{ClosestKeys, HeavyHitters, HitterWeight, KeyUsage};
 
 use crate::decision_log::SecretDimensions;
@@ -147,6 +147,11 @@ impl Callers {
                 ranked.denied.add(&value, HitterWeight { total: denied, denied });
             }
         }
+        // A booking charges its window from its start.
+        let ahead = match event.answer.decision() {
+            Decision::Allow(allow) => allow.start.since(allow.at),
+            _ => Span::ZERO,
+        };
         for scope in event.answer.scopes() {
             let (charged, amount) = (scope.reading.used, scope.amount());
             if charged == 0 || matches!(scope.limit, Limit::Banned { .. }) {
@@ -183,7 +188,7 @@ impl Callers {
                 at: now,
                 first: (now, charged),
                 reset: scope.reading.reset,
-                ends: now + lasts,
+                ends: now + ahead + lasts,
             };
             keys.record(&self.key, usage);
         }

@@ -268,6 +268,15 @@ impl Recorder {
         means.collect()
     }
 
+    /// Returns the sum of each series of rates whose name starts with `prefix` over the last seconds:
+    /// the number of events.
+    pub fn totals(&self, prefix: &str, seconds: usize) -> Vec<(String, f64)> {
+        let series = lock(&self.0.series);
+        let read = series.read(Resolution::Seconds, seconds, |name| name.starts_with(prefix));
+        let total = |values: Vec<Option<f32>>| values.into_iter().flatten().map(f64::from).sum();
+        read.map(|(name, values)| (name.to_owned(), total(values))).collect()
+    }
+
     /// Returns the most frequent and the most denied callers, and the keys closest to their limits.
     pub fn callers(&self, count: usize) -> TopCallers {
         lock(&self.0.callers).top(self.now(), count)

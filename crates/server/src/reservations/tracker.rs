@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::reservation_store::{CHANGES_MAX, OpenReservation, ReservationChanges};
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_core::{Charge, Decision, Id, Money};
+use sluicegate_core::{Charge, Decision, Id, Limit, Money};
 
 use super::{ReservationDocument, ReservedAmount};
 use crate::decision_log::SecretDimensions;
@@ -178,6 +178,8 @@ impl Observer for ReservationTracker {
             .dimensions()
             .map(|(name, value)| (name.to_owned(), self.0.secrets.shown(name, value).into_owned()));
         let charges = plan.charges().iter().filter(|charge| is_estimate(charge));
+        let windows = charges.clone().flat_map(|charge| charge.limits().iter().map(Limit::window));
+        let window = windows.max().unwrap_or_default();
         let due = allow.at + hold;
         let young = YoungReservation {
             ticket,
@@ -187,7 +189,7 @@ impl Observer for ReservationTracker {
                 .collect(),
             at: allow.at,
             due,
-            ends: due + plan.window(),
+            ends: due + window,
         };
         let now = self.0.clock.now();
         let mut pending = self.lock();

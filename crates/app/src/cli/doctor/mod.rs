@@ -47,7 +47,7 @@ impl Doctor {
             count => Finding::warning(
                 "configuration",
                 format!("{} is valid, with {}", source.name(), plural(count, "warning")),
-                format!("run `sluicegate check {}` to see them", source.name()),
+                format!("run `sluicegate check {}` to see what it is", source.name()),
             ),
         }];
         findings.extend(ports::check(&config));

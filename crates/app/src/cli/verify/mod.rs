@@ -52,7 +52,7 @@ How usage is counted:
 Only windows between the first and the last line of the log are proven. A process without an end line
 was killed or is still running: its log is proven up to its last line, and later windows are not shown.
 
-Exit code: 0 proven, 1 a limit was exceeded, 2 not proven (incomplete or invalid log)";
+Exit code: 0 proven, 1 a limit was exceeded, 2 not provable (incomplete or invalid log)";
 
 #[derive(Args)]
 pub(super) struct Verify {
@@ -145,6 +145,12 @@ impl Verify {
             }
             for violation in &exceeded {
                 print(&format!("\x1b[1;31mexceeded:\x1b[0m {violation}"));
+            }
+            if self.losses == 0 {
+                print(
+                    "note: if the store lost its data in this time, which the log of the service says, \
+                     verify with --losses and the number of losses in a window",
+                );
             }
             let limits = plural(exceeded.len() as u64, "limit");
             print(&format!("\x1b[31mnot proven:\x1b[0m {extent}, {limits} exceeded"));
