@@ -6,13 +6,13 @@
 mod common;
 
 use std::fs::Permissions;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::thread;
 
 use common::page::{Page, repository, run};
+use sluicegate_testkit::ports;
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
@@ -79,10 +79,9 @@ fn lines((script, mut command): (PathBuf, Command)) -> Vec<String> {
     out.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Returns free ports. All are bound until the last one is found, so that they differ.
+/// Returns free ports as text.
 fn free_ports<const N: usize>() -> [String; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.map(|socket| socket.local_addr().expect("an address").port().to_string())
+    ports::free_ports().map(|port| port.to_string())
 }
 
 fn three_replicas_keep_the_contract_of_a_vendor() {

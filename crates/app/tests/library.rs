@@ -11,7 +11,8 @@ use common::RunningService;
 use sluicegate::{Cost, DecisionSource, ErrorKind, Limiter, Request, UnavailablePolicy, Unit};
 use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::eventually_async;
-use sluicegate_testkit::redis::{RedisServer, Version, free_port};
+use sluicegate_testkit::ports::free_port;
+use sluicegate_testkit::redis::{RedisServer, Version};
 
 const LIMITS: &str = "
 dimensions: {provider: optional}

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use common::RunningService;
 use sluicegate_testkit::eventually;
-use sluicegate_testkit::redis::{RedisServer, Version, free_port};
+use sluicegate_testkit::ports::free_port;
+use sluicegate_testkit::redis::{RedisServer, Version};
 
 /// The packages that would be published, lowest layer first.
 const PACKAGES: [&str; 8] = [

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_store::MonotonicClock;
+use sluicegate_testkit::ports::free_port;
 use sluicegate_testkit::proxy::FaultProxy;
 use sluicegate_testkit::redis::{RedisCluster, RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
@@ -496,8 +497,7 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("another");
     let untrusted = file("other.pem", &other.cert.pem());
 
-    let tls_port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|s| s.local_addr());
-    let tls_port = tls_port.expect("a free port").port().to_string();
+    let tls_port = free_port().to_string();
     let options =
         ["--tls-port", &tls_port, "--tls-auth-clients", "no", "--tls-cert-file", &trusted];
     let options =

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use common::{get, post, sluicegate};
 use serde_json::{Value, json};
 use sluicegate_testkit::eventually;
-use sluicegate_testkit::redis::free_port;
+use sluicegate_testkit::ports::free_port;
 
 /// A service whose standard streams the test holds; killed on drop.
 struct Service {

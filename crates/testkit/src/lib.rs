@@ -7,6 +7,7 @@ pub mod distant_store;
 mod guard;
 pub mod limit_check;
 pub mod model;
+pub mod ports;
 pub mod proxy;
 pub mod pubsub;
 pub mod queue;

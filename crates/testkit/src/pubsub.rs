@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
-use crate::redis::free_port;
+use crate::ports::free_port;
 
 /// A running server. It ends when it is dropped, and also when the test process ends in any way: a
 /// guard process watches for that.

@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
-use crate::redis::free_port;
+use crate::ports::free_port;
 
 /// Settings of a node besides its port. They keep memory and disk of the test machine from
 /// mattering.

@@ -8,12 +8,13 @@ pub use cluster::{ClusterOptions, RedisCluster};
 pub use sentinel::{MASTER, RedisSentinel};
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
+use crate::ports::free_port;
 
 /// The version of the server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,12 +163,6 @@ pub fn documented_commands() -> Vec<String> {
     let page = std::fs::read_to_string(path).expect("the page about the configuration");
     let list = page.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next());
     list.expect("a list of commands").split_whitespace().map(str::to_owned).collect()
-}
-
-/// Returns a free port.
-pub fn free_port() -> u16 {
-    let free = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    free.local_addr().expect("an address").port()
 }
 
 impl Drop for RedisServer {

@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
-use crate::redis::free_port;
+use crate::ports::free_port;
 
 /// Name and secret of a key with all rights.
 const KEY: (&str, &str) = ("RootManageSharedAccessKey", "c2VjcmV0");

@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use crate::guard::guarded;
-use crate::redis::free_port;
+use crate::ports::free_port;
 
 /// A script that serves fauxqs on loopback; its own program listens on all interfaces.
 const FAUXQS: &str = "

@@ -234,8 +234,8 @@ impl ServiceClient {
         };
         answer.with_context(|| {
             format!(
-                "no response from {url}: is `sluicegate serve` running there? Name another address \
-                 with --url, or with --admin for the admin listener"
+                "no response from {url}: is `sluicegate serve` running? --url and --admin name other \
+                 addresses"
             )
         })
     }

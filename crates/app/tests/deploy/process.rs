@@ -1,6 +1,5 @@
 //! A program that a test starts and stops.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -40,10 +39,4 @@ pub(crate) fn output(command: &mut Command) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
     out.into_owned()
-}
-
-/// Returns free ports. All are bound until the last one is found, so that they differ.
-pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.map(|socket| socket.local_addr().expect("an address").port())
 }

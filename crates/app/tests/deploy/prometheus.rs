@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use serde_json::Value;
+use sluicegate_testkit::ports::free_ports;
 use sluicegate_testkit::{eventually, eventually_get};
 
 use crate::common::get;
-use crate::process::{Running, free_ports, service};
+use crate::process::{Running, service};
 use crate::read;
 use crate::selectors::selectors;
 use crate::systems::{NAMES, Systems};

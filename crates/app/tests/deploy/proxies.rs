@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use sluicegate_testkit::eventually;
+use sluicegate_testkit::ports::free_ports;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 use crate::common::{ANYWHERE, RunningService};
-use crate::process::{Running, free_ports, service};
+use crate::process::{Running, service};
 use crate::{read, upstream};
 
 /// A proxy, Sluicegate and the application.

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sluicegate_testkit::eventually;
+use sluicegate_testkit::ports::free_ports;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 use crate::common::{ANYWHERE, RunningService, get, post, sluicegate};
-use crate::process::{free_ports, output};
+use crate::process::output;
 use crate::{read, upstream};
 
 /// Names of the systems, as in `prometheus.yaml`.

@@ -10,6 +10,7 @@ use std::thread;
 
 use serde_json::json;
 use sluicegate_testkit::eventually;
+use sluicegate_testkit::ports::free_ports;
 
 use crate::common::{RunningService, post};
 
@@ -100,12 +101,6 @@ impl Drop for Gateway {
         let _ = self.envoy.kill();
         let _ = self.envoy.wait();
     }
-}
-
-/// Returns free ports. All are bound until the last one is found, so that they differ.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.map(|socket| socket.local_addr().expect("an address").port())
 }
 
 /// An HTTP client of Envoy.

@@ -1,11 +1,11 @@
 //! Tests of `sluicegate tail`.
 
 use std::io::{BufRead, BufReader, Read as _};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use sluicegate_testkit::ports::free_port;
 use sluicegate_testkit::{eventually, eventually_get};
 
 use crate::common::{RunningService, sluicegate};
@@ -198,8 +198,7 @@ fn a_flood_is_said_to_be_shown_in_part() {
 #[test]
 fn a_lost_connection_is_said_and_opened_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let address = address.expect("a port");
+    let address = format!("127.0.0.1:{}", free_port());
     let config = folder.path().join("sluicegate.yaml");
     let listen =
         format!("listen: {{http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '{address}'}}\n");

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use sluicegate_testkit::eventually;
+use sluicegate_testkit::ports::free_port;
 
 use crate::common::{RunningService, sluicegate};
 use crate::screen::Screen;
@@ -201,8 +202,7 @@ fn a_panic_restores_the_terminal_and_is_shown() {
 #[test]
 fn a_node_that_is_gone_is_said_and_comes_back() {
     let folder = tempfile::tempdir().expect("a folder");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let admin = port.expect("a port");
+    let admin = format!("127.0.0.1:{}", free_port());
     let config = folder.path().join("sluicegate.yaml");
     let listen =
         format!("listen: {{http: '127.0.0.1:0', grpc: '127.0.0.1:0', admin: '{admin}'}}\n");

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use collector::Collector;
 use common::{ANYWHERE, RunningService, get};
 use serde_json::{Value, json};
+use sluicegate_testkit::ports::free_port;
 use sluicegate_testkit::{eventually, eventually_get};
 use upstream::Upstream;
 
@@ -355,8 +356,7 @@ fn check_without_collector(endpoint: &str, protocol: &str) {
 
 #[test]
 fn a_dead_collector_costs_spans_and_no_requests() {
-    // The port is free again when the listener is dropped.
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it").port();
+    let port = free_port();
     for protocol in ["http", "grpc"] {
         check_without_collector(&format!("http://127.0.0.1:{port}"), protocol);
     }

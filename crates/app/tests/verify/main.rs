@@ -144,6 +144,7 @@ fn an_exceeded_limit_is_shown_with_its_window_and_its_line() {
     let log = log(r#""2/s","4/min""#, &[0, 300, 999]);
     let expected = "
 exceeded: K:u1#requests: 3 admitted in (2026-01-04T23:59:59.999Z, 2026-01-05T00:00:00.999Z] where 2/s allows 2 (1.log:3)
+note: if the store lost its data in this time, which the log of the service says, verify with --losses and the number of losses in a window
 not proven: 3 admissions on 1 counter under 2 limits, 1 limit exceeded
 ";
     check(std::slice::from_ref(&log), &["--top", "0"], 1, expected);

@@ -8,8 +8,8 @@ use std::sync::{Arc, LazyLock};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use sluicegate_queue::rabbitmq::Options as Rabbit;
 use sluicegate_queue::{Message, Options, Queue, RabbitMq};
+use sluicegate_testkit::ports::free_port;
 use sluicegate_testkit::queue::run;
-use sluicegate_testkit::redis::free_port;
 
 use crate::support::calm;
 

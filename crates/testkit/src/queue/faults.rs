@@ -12,7 +12,7 @@ pub async fn a_restart_of_the_broker_loses_nothing<S: QueueSubject>() {
     for result in bench.queue.send_batch(batch).await {
         result.expect("sent");
     }
-    bench.subject.restart().await;
+    bench.restart().await;
     let mut consumer = bench.consume().await;
     let mut bodies = BTreeSet::new();
     while bodies.len() < 50 {
@@ -28,7 +28,7 @@ pub async fn a_consumer_goes_on_after_a_restart<S: QueueSubject>() {
     let mut consumer = bench.consume().await;
     bench.send(&["before"]).await;
     consumer.receive_one().await.expect("received").ack().await.expect("acknowledged");
-    bench.subject.restart().await;
+    bench.restart().await;
     bench.send(&["after"]).await;
     loop {
         let delivery = consumer.receive_one().await.expect("received");

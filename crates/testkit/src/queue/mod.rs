@@ -114,6 +114,12 @@ impl<S: QueueSubject> QueueBench<S> {
         }
     }
 
+    /// Restarts the broker, after the time that it may need to save a new queue.
+    pub(crate) async fn restart(&self) {
+        tokio::time::sleep(self.queue.capabilities().creation_flush.into()).await;
+        self.subject.restart().await;
+    }
+
     /// Returns the number of ready messages; `None` if the broker does not tell it.
     pub(crate) async fn ready(&self) -> Option<u64> {
         match self.queue.capabilities().depth {

@@ -1,6 +1,7 @@
 //! [`RedisCluster`]: a private Redis Cluster for tests.
 
-use super::{RedisServer, RedisTls, Version, free_port};
+use super::{RedisServer, RedisTls, Version};
+use crate::ports::free_port;
 use crate::wait::eventually;
 
 const SLOTS: usize = 16_384;

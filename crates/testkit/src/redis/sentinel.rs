@@ -1,6 +1,7 @@
 //! [`RedisSentinel`]: a private primary and replica with sentinels, for tests.
 
-use super::{RedisServer, RedisTls, Version, free_port};
+use super::{RedisServer, RedisTls, Version};
+use crate::ports::free_port;
 use crate::wait::eventually;
 
 /// Name of the master in the sentinels.
