@@ -509,3 +509,43 @@ fn a_token_that_may_only_decide_can_not_lift_limits() {
     let log = format!("{:?}", open.logged());
     assert!(log.contains("no token has scopes"), "{log}");
 }
+
+/// A caller can use neither the ids that others chose nor those that the service made for them.
+#[test]
+fn a_caller_can_not_end_the_work_of_another() {
+    let config = "auth:\n  tokens:\n    \
+                  alice: {token: alice-token-0123456789, scopes: [decide]}\n    \
+                  bob: {token: bob-token-0123456789, scopes: [decide]}\n\
+                  limits: [{name: g, rules: [{name: SLOTS, per: [], limit: 2 concurrent}]}]\n";
+    let service = RunningService::start(config);
+    let call = |caller: &str, path: &str, body: &Value| {
+        let token = format!("{caller}-token-0123456789");
+        post(&format!("{}/v1/{path}", service.http), body, Some(&token))
+    };
+    let ended = |caller: &str, path: &str, handle: &Value| {
+        call(caller, path, &json!({ "handle": handle })).0
+    };
+    // An id that she chose: others can compute it.
+    let (_, chosen) = call("alice", "acquire", &json!({ "id": "job-7", "dimensions": {} }));
+    for handle in [chosen["handle"].clone(), json!(format!("{}.", display(&chosen["id"])))] {
+        for path in ["cancel", "release", "renew"] {
+            assert_eq!(ended("bob", path, &handle), 404, "{path} {handle}");
+        }
+        let settle = json!({ "handle": handle, "cost": {} });
+        assert_eq!(call("bob", "settle", &settle).0, 404);
+    }
+    // Ids that the service makes have nothing in common with the one before.
+    let ids: Vec<u128> = (0..20)
+        .map(|_| {
+            let (_, made) = call("bob", "check", &json!({ "dimensions": {} }));
+            u128::from_str_radix(&display(&made["id"]), 16).expect("an id")
+        })
+        .collect();
+    let near = |pair: &[u128]| pair[0].abs_diff(pair[1]) < 1 << 64;
+    assert!(!ids.windows(2).any(near), "{ids:x?}");
+    assert_eq!(ended("alice", "release", &chosen["handle"]), 200);
+}
+
+fn display(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
+}

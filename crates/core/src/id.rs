@@ -4,10 +4,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The bit of an id that a caller chose.
+const CHOSEN: u64 = 1 << 63;
+/// The bits that are the same in all ids of one caller: [`CHOSEN`] and a hash of its name.
+const OWNER: u64 = 0xffff_ffff << 32;
+
 /// The id of a request, reservation, lease or booking: 128 bits.
 ///
-/// [`Id::scoped`] makes an `Id` from an id that a caller supplies. So two callers can use the same
-/// text without a collision, and an id has the same size whatever its text.
+/// | id | first bit | who may use it |
+/// |---|---|---|
+/// | made by a node: [`Id::unguessable`] | 0 | everyone who knows it |
+/// | of a text that a caller chose: [`Id::scoped`] | 1, then a hash of the caller | its caller: others could compute it |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Id {
     // Two halves instead of a u128, whose alignment would enlarge every struct that contains an id.
@@ -21,7 +28,19 @@ impl Id {
         Self { high: (bits >> 64) as u64, low: bits as u64 }
     }
 
-    /// Creates the id of a caller's own `text`, separate from the ids of every other `caller`.
+    /// Creates an id of random bits that nobody can guess.
+    pub const fn unguessable(random: u128) -> Self {
+        let Self { high, low } = Self::from_bits(random);
+        Self { high: high & !CHOSEN, low }
+    }
+
+    /// Returns true if a caller may use the id to settle, release, renew or cancel.
+    pub fn is_usable_by(self, caller: &str) -> bool {
+        self.high & CHOSEN == 0 || self.high & OWNER == owner(caller)
+    }
+
+    /// Creates the id of a caller's own `text`, separate from the ids of every other `caller`, and of the
+    /// same size whatever the text.
     pub fn scoped(caller: &str, text: &str) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("sluicegate 2026 caller id");
         hasher.update(&(caller.len() as u64).to_le_bytes());
@@ -29,13 +48,21 @@ impl Id {
         hasher.update(text.as_bytes());
         let mut bits = [0; 16];
         hasher.finalize_xof().fill(&mut bits);
-        Self::from_bits(u128::from_le_bytes(bits))
+        let Self { high, low } = Self::from_bits(u128::from_le_bytes(bits));
+        Self { high: high & !OWNER | owner(caller), low }
     }
 
     /// Returns the bits.
     pub const fn to_bits(self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
     }
+}
+
+/// Returns the first bits of the ids that a caller chooses.
+fn owner(caller: &str) -> u64 {
+    let hash = blake3::derive_key("sluicegate 2026 owner of an id", caller.as_bytes());
+    let hash = u64::from_le_bytes(hash[..8].try_into().expect("it has 32 bytes"));
+    CHOSEN | hash & OWNER
 }
 
 /// 32 hexadecimal digits.
@@ -85,6 +112,14 @@ mod tests {
         assert_eq!(Id::scoped("a", "bc"), Id::scoped("a", "bc"));
         assert_ne!(Id::scoped("a", "bc"), Id::scoped("ab", "c"));
         assert_ne!(Id::scoped("", "abc"), Id::scoped("abc", ""));
+    }
+
+    #[test]
+    fn an_id_that_a_caller_chose_is_its_own() {
+        let id = Id::scoped("alice", "job-7");
+        assert!(id.is_usable_by("alice") && !id.is_usable_by("bob") && !id.is_usable_by(""));
+        let made_by_us = Id::unguessable(u128::MAX);
+        assert!(made_by_us.is_usable_by("alice") && made_by_us.is_usable_by("bob"));
     }
 
     #[test]

@@ -151,11 +151,17 @@ pub(crate) fn route<'r, 'p, R>(
     Ok((route, rest))
 }
 
-/// Rejects a request without a required dimension: it would bypass the limits by that dimension.
+/// Rejects a request without a required dimension, and one with two values of a dimension: it would
+/// bypass the limits by that dimension, because the upstream may use the value that is not counted.
 pub(crate) fn check_dimensions(
     dimensions: &BTreeMap<String, HeaderDimension>,
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
+    let is_twice = |of: &HeaderDimension| headers.get_all(&of.header).iter().nth(1).is_some();
+    if dimensions.values().any(is_twice) {
+        let why = "a header field that limits are counted by is there twice: send it once";
+        return Err(Refusal::BadRequest(why));
+    }
     let missing = |(_, of): &(_, &HeaderDimension)| of.required && value(of, headers).is_none();
     match dimensions.iter().find(missing) {
         None => Ok(()),
@@ -224,6 +230,24 @@ mod tests {
         let twice = Request::post("/").header("transfer-encoding", "chunked");
         check(twice.header("transfer-encoding", "chunked"), false);
         check(Request::get("/").header("host", "a").header("host", "b"), false);
+    }
+
+    #[test]
+    fn a_dimension_with_two_values_is_rejected() {
+        let header = HeaderName::from_static("x-tenant");
+        let of = |required| HeaderDimension { header: header.clone(), required };
+        let mut headers = HeaderMap::new();
+        headers.append(&header, HeaderValue::from_static("decoy"));
+        for required in [false, true] {
+            let dimensions = BTreeMap::from([("tenant".to_owned(), of(required))]);
+            assert!(check_dimensions(&dimensions, &headers).is_ok());
+        }
+        headers.append(&header, HeaderValue::from_static("victim"));
+        for required in [false, true] {
+            let dimensions = BTreeMap::from([("tenant".to_owned(), of(required))]);
+            let refused = check_dimensions(&dimensions, &headers);
+            assert!(matches!(refused, Err(Refusal::BadRequest(_))));
+        }
     }
 
     #[test]

@@ -96,7 +96,13 @@ pub(crate) struct SettleBody {
 pub(crate) fn check_batch(requests: Vec<Request>) -> Result<Vec<Request>, Refusal> {
     match requests.len() {
         0 => Err(Refusal::invalid("the list is empty: send at least one request")),
-        1..=BATCH_MAX => Ok(requests),
+        1..=BATCH_MAX => match requests.iter().skip(1).position(|request| request.id.is_some()) {
+            None => Ok(requests),
+            Some(number) => {
+                let right = "is not used: the id of the first request is that of the whole list";
+                Err(Refusal::field(format!("requests[{}].id", number + 1), right))
+            }
+        },
         more => Err(Refusal::invalid(format!(
             "the list has {more} requests, but one call may have at most {BATCH_MAX}"
         ))),
@@ -169,14 +175,14 @@ fn span(field: &str, text: &str) -> Result<Span, Refusal> {
 }
 
 impl SettleBody {
-    pub(crate) fn read(self) -> Result<(Ticket, StatedCost), Refusal> {
-        Ok((Ticket::read(&self.handle)?, self.cost.read_actual()?))
+    pub(crate) fn read(self, caller: &str) -> Result<(Ticket, StatedCost), Refusal> {
+        Ok((Ticket::read_of(caller, &self.handle)?, self.cost.read_actual()?))
     }
 }
 
 impl HandleBody {
-    pub(crate) fn read(self) -> Result<Ticket, Refusal> {
-        Ticket::read(&self.handle)
+    pub(crate) fn read(self, caller: &str) -> Result<Ticket, Refusal> {
+        Ticket::read_of(caller, &self.handle)
     }
 }
 

@@ -56,6 +56,15 @@ impl Ticket {
         format!("{id}.{keys}.{claimant}.{}", URL_SAFE_NO_PAD.encode(origin))
     }
 
+    /// Parses the ticket that a caller presents. A ticket of an id that another caller chose is unknown.
+    pub(crate) fn read_of(caller: &str, text: &str) -> Result<Self, Refusal> {
+        let ticket = Self::read(text)?;
+        match ticket.handle.id.is_usable_by(caller) {
+            true => Ok(ticket),
+            false => Err(store::Error::Unknown.into()),
+        }
+    }
+
     /// Parses a ticket.
     pub(crate) fn read(text: &str) -> Result<Self, Refusal> {
         let wrong = || Refusal::field("handle", "is not a handle from the answer to an admission");

@@ -1,6 +1,6 @@
 //! [`Service`]: the limiter that every listener, gateway and worker calls, with its observers.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_core::limiter::Verdict;
@@ -462,21 +462,22 @@ fn plan<'a>(
     rules.plan_together(first, rest, clock)
 }
 
-/// Generator of unique ids: random for this process, then counted up.
+/// Generator of unique ids. Whoever knows the id of an admission can settle or cancel it, so the next ones
+/// can't be guessed from those of before: a count is hashed with a key that only this process knows.
 struct IdGenerator {
-    process: u64,
+    /// The key of SipHash, a pseudorandom function.
+    key: RandomState,
     next: AtomicU64,
 }
 
 impl IdGenerator {
     fn new() -> Self {
-        // The standard library's source of random keys, which needs no further crate.
-        let random = || RandomState::new().build_hasher().finish();
-        Self { process: random(), next: AtomicU64::new(random() >> 1) }
+        Self { key: RandomState::new(), next: AtomicU64::new(0) }
     }
 
     fn next(&self) -> Id {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Id::from_bits(u128::from(self.process) << 64 | u128::from(number))
+        let [high, low] = [0, 1].map(|half: u8| u128::from(self.key.hash_one((number, half))));
+        Id::unguessable(high << 64 | low)
     }
 }

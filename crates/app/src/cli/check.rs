@@ -10,6 +10,7 @@ use sluicegate_core::{Group, Rule};
 
 use super::gateway_notes::{default_rule_note, gateway_notes, has_idle_default_rule};
 use super::print;
+use super::remote::escaped;
 use super::summary::{facts, notes, summary};
 use crate::configuration::ConfigSource;
 use crate::{certificates, writable};
@@ -207,10 +208,13 @@ fn words(pattern: &Pattern) -> String {
     }
 }
 
-/// Formats a table with a bold header and columns as wide as their widest cell.
+/// Formats a table with a bold header and columns as wide as their widest cell. Control characters in
+/// cells are escaped.
 pub(super) fn table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> =
+        rows.iter().map(|row| row.each_ref().map(|cell| escaped(cell))).collect();
     let mut widths = head.map(|title| title.chars().count());
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }

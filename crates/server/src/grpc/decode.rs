@@ -58,9 +58,12 @@ pub(super) fn query(
 }
 
 /// Decodes the handle to settle and its actual cost.
-pub(super) fn settle(request: pb::SettleRequest) -> Result<(Ticket, StatedCost), Refusal> {
+pub(super) fn settle(
+    caller: &str,
+    request: pb::SettleRequest,
+) -> Result<(Ticket, StatedCost), Refusal> {
     let stated = CostBody::from(request.cost.unwrap_or_default()).read()?;
-    Ok((Ticket::read(&request.handle)?, stated))
+    Ok((Ticket::read_of(caller, &request.handle)?, stated))
 }
 
 impl From<pb::Query> for Request {

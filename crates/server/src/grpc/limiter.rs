@@ -50,6 +50,11 @@ fn caller<T>(request: &Request<T>) -> Caller {
     request.extensions().get().cloned().unwrap_or_else(Caller::anonymous)
 }
 
+/// Parses the handle of a request.
+fn ticket<T>(request: &Request<T>, handle: &str) -> Result<Ticket, Refusal> {
+    Ticket::read_of(caller(request).name(), handle)
+}
+
 #[tonic::async_trait]
 impl RateLimiterService for GrpcLimiter {
     async fn allow(&self, request: Request<pb::AllowRequest>) -> RpcResult<pb::AllowResponse> {
@@ -99,20 +104,21 @@ impl RateLimiterService for GrpcLimiter {
     }
 
     async fn settle(&self, request: Request<pb::SettleRequest>) -> RpcResult<pb::Settled> {
-        let (ticket, stated) = decode::settle(request.into_inner())?;
+        let caller = caller(&request);
+        let (ticket, stated) = decode::settle(caller.name(), request.into_inner())?;
         let settled = settlement::settle(&self.service, &ticket, &stated).await?;
         Ok(Response::new(encode::settled(&settled)))
     }
 
     async fn release(&self, request: Request<pb::ReleaseRequest>) -> RpcResult<pb::Ended> {
-        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = ticket(&request, &request.get_ref().handle)?;
         let ended = self.service.release(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))
     }
 
     async fn renew(&self, request: Request<pb::RenewRequest>) -> RpcResult<pb::Renewed> {
-        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = ticket(&request, &request.get_ref().handle)?;
         let renewed = self.service.renew(&handle).await;
         let renewed = renewed.map_err(Refusal::from)?;
         let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
@@ -120,7 +126,7 @@ impl RateLimiterService for GrpcLimiter {
     }
 
     async fn cancel(&self, request: Request<pb::CancelRequest>) -> RpcResult<pb::Ended> {
-        let Ticket { handle, .. } = Ticket::read(&request.get_ref().handle)?;
+        let Ticket { handle, .. } = ticket(&request, &request.get_ref().handle)?;
         let ended = self.service.cancel(&handle).await;
         let ended = ended.map_err(Refusal::from)?;
         Ok(Response::new(pb::Ended { replayed: ended.replayed }))

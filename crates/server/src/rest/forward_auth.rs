@@ -55,7 +55,13 @@ async fn decide(
         match value.strip_prefix(HEADER) {
             None => query.insert(name, value)?,
             Some(header) => {
-                let given = headers.get(header).map(|value| value.as_bytes());
+                let mut values = headers.get_all(header).iter().map(|value| value.as_bytes());
+                let given = values.next();
+                if values.next().is_some() {
+                    // The server behind the proxy may use the one that is not counted.
+                    let detail = format!("{header}: the header is there twice: send it once");
+                    return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+                }
                 // A missing or empty header is a missing dimension.
                 if let Some(given) = given.filter(|given| !given.is_empty()) {
                     query.insert_any(name, String::from_utf8_lossy(given).into_owned());

@@ -293,23 +293,39 @@ async fn claim(
     Ok(response.await?)
 }
 
-async fn settle(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
-    let (ticket, stated) = decode::shaped::<request::SettleBody>(&body)?.read()?;
+async fn settle(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody,
+) -> HandlerResult {
+    let (ticket, stated) = decode::shaped::<request::SettleBody>(&body)?.read(caller.name())?;
     Ok(json(encode::settled(&settlement::settle(&service, &ticket, &stated).await?)))
 }
 
-async fn release(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
-    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+async fn release(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody,
+) -> HandlerResult {
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read(caller.name())?;
     Ok(ended(service.release(&ticket.handle).await?))
 }
 
-async fn cancel(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
-    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+async fn cancel(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody,
+) -> HandlerResult {
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read(caller.name())?;
     Ok(ended(service.cancel(&ticket.handle).await?))
 }
 
-async fn renew(State(service): Shared, JsonBody(body): JsonBody) -> HandlerResult {
-    let ticket = decode::shaped::<request::HandleBody>(&body)?.read()?;
+async fn renew(
+    State(service): Shared,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody,
+) -> HandlerResult {
+    let ticket = decode::shaped::<request::HandleBody>(&body)?.read(caller.name())?;
     let renewed = service.renew(&ticket.handle).await?;
     let (at, until) = (renewed.at.to_string(), renewed.until.to_string());
     Ok(json(serde_json::json!({ "at": at, "until": until }).to_string()))

@@ -6,6 +6,9 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use sluicegate_core::{Span, Timestamp};
 
+/// Largest difference between the clocks of node and store during one operation.
+const CLOCK_DRIFT: Span = Span::from_millis(100);
+
 /// A parsed line.
 #[derive(Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most lines are entries, and one is read at a time")]
@@ -329,6 +332,12 @@ impl Fields<'_> {
         }
         self.count()?;
         let start = start.unwrap_or(at);
+        // Work that is admitted at once is charged while the operation runs.
+        let earliest = at - self.latency() - CLOCK_DRIFT;
+        if by == Decider::Store && self.operation == "acquire" && !(earliest..=at).contains(&start)
+        {
+            return Err(format!("`start` is not between {earliest} and `at`"));
+        }
         let booked = self.operation == "book";
         let mut charges = std::mem::take(&mut self.charges);
         for charge in &mut charges {
