@@ -18,8 +18,11 @@ def adds_up(cost):
 
 @schemathesis.hook
 def filter_body(context, body):
-    """Limits with the same key share a counter, so they must be the same limit."""
+    """Limits with the same key share a counter, so they must be the same limit. A list has one id."""
     requests = body if isinstance(body, list) else [body]
+    # The id of a list is that of its first request.
+    if any(isinstance(later, dict) and later.get("id") is not None for later in requests[1:]):
+        return False
     limits = {}
     for request in requests:
         if not isinstance(request, dict):
