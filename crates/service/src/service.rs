@@ -462,8 +462,8 @@ fn plan<'a>(
     rules.plan_together(first, rest, clock)
 }
 
-/// Generator of unique ids. Whoever knows the id of an admission can settle or cancel it, so the next ones
-/// can't be guessed from those of before: a count is hashed with a key that only this process knows.
+/// Generator of unique ids. A caller that knows the id of an admission can settle or cancel it, so the next
+/// ids can't be guessed from those before: a count is hashed with a key that only this process knows.
 struct IdGenerator {
     /// The key of SipHash, a pseudorandom function.
     key: RandomState,
