@@ -136,6 +136,30 @@ pub enum Pattern {
     /// A text in which `*` matches any text and every other character itself: a pattern of
     /// envoyproxy/ratelimit. It is also compared with values that are too long to be stored.
     Stars(String),
+    /// Any of the secret values with these hashes, as [`Secrets::hash`] returns them.
+    Hashed(Secrets, Vec<String>),
+}
+
+/// The key with which values of secret dimensions are hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Secrets([u8; 32]);
+
+impl Secrets {
+    /// Creates the hash with this key.
+    pub const fn new(key: [u8; 32]) -> Self {
+        Self(key)
+    }
+
+    /// Returns 32 hexadecimal digits that replace a value in keys, logs and overrides.
+    pub fn hash(&self, value: &str) -> String {
+        blake3::keyed_hash(&self.0, value.as_bytes()).to_hex()[..32].to_owned()
+    }
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secrets")
+    }
 }
 
 impl Pattern {
@@ -156,6 +180,7 @@ impl Pattern {
             Self::OneOf(values) => values.iter().any(|other| other == value),
             Self::Glob(glob) => glob_matches(glob, value),
             Self::Stars(stars) => stars_match(stars, value),
+            Self::Hashed(secrets, hashes) => hashes.contains(&secrets.hash(value)),
         }
     }
 }
@@ -166,6 +191,7 @@ impl std::fmt::Display for Pattern {
         match self {
             Self::OneOf(values) => f.write_str(&values.join(" or ")),
             Self::Glob(text) | Self::Stars(text) => f.write_str(text),
+            Self::Hashed(_, hashes) => write!(f, "hash:{}", hashes.join(" or hash:")),
         }
     }
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
-use sluicegate_core::rule::Pattern;
-use sluicegate_core::ruleset::RulesetProblem;
+use sluicegate_core::rule::{Pattern, Secrets};
+use sluicegate_core::ruleset::{RulesetProblem, Settings};
 use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Ruleset, Span, Timestamp};
 use tokio::sync::Mutex;
@@ -24,6 +24,8 @@ use crate::service::{AuditEntry, Service};
 pub(crate) const REASON_BYTES_MAX: usize = 500;
 /// Maximum number of conditions or limits of one override.
 const PARTS_MAX: usize = 10;
+/// Marks the hash of a secret value in a condition: API keys are not stored in clear.
+const HASH: &str = "hash:";
 /// The word for no limit.
 const UNLIMITED: &str = "unlimited";
 
@@ -134,8 +136,10 @@ impl Overrides {
                 let here = self.service.now();
                 let limits = contents.texts.iter().find_map(|text| LimitsInUse::parse(text));
                 let texts = contents.texts.iter().filter(|text| LimitsInUse::parse(text).is_none());
+                let rules = self.service.limiter().rules();
                 let entries = texts.filter_map(|text| {
-                    let entry = CachedOverride::read(text, contents.at, here);
+                    let times = (contents.at, here);
+                    let entry = CachedOverride::read(text, times, rules.settings());
                     if entry.is_none() {
                         warn!(%text, "cannot parse an override: it may be from another version");
                     }
@@ -224,9 +228,12 @@ impl Overrides {
         by: &str,
     ) -> Result<OverrideDocument, Refusal> {
         let (id, now) = (self.service.request_id().id, self.service.now());
-        let (document, lasts) = body.document(id, by, now)?;
-        let meaning = document.meaning()?;
+        let (mut document, lasts) = body.document(id, by, now)?;
         let rules = self.service.limiter().rules();
+        // Checks the values before their hashes replace them.
+        document.meaning(rules.settings())?;
+        document.hash_secrets(rules.settings())?;
+        let meaning = document.meaning(rules.settings())?;
         check_names(&meaning, &rules)?;
         check_units(&meaning, &rules)?;
         let rules = rules.with_overrides(&[meaning]);
@@ -282,15 +289,13 @@ impl Overrides {
         Ok(())
     }
 
-    /// Writes an action to the audit log. Values of secret dimensions stay out of it.
+    /// Writes an action to the audit log.
     fn audit(&self, action: &'static str, document: &OverrideDocument, by: &str, reason: &str) {
-        let rules = self.service.limiter().rules();
-        let secret = &rules.settings().secret;
-        let conditions = document.when.iter().map(|(name, values)| match secret.contains(name) {
-            true => format!("{name}=(secret)"),
-            false => format!("{name}={}", values.texts().join("|")),
-        });
-        let conditions: Vec<_> = conditions.collect();
+        let condition = |(name, values): (&String, &OneOrMore)| {
+            let values = values.texts().join("|");
+            format!("{name}={values}")
+        };
+        let conditions: Vec<_> = document.when.iter().map(condition).collect();
         let conditions =
             if conditions.is_empty() { "all requests".to_owned() } else { conditions.join(" ") };
         let limit = document.limit.texts().join(", ");
@@ -404,23 +409,58 @@ impl OneOrMore {
             Self::More(texts) => texts,
         }
     }
+
+    fn texts_mut(&mut self) -> &mut [String] {
+        match self {
+            Self::One(text) => std::slice::from_mut(text),
+            Self::More(texts) => texts,
+        }
+    }
+}
+
+/// Returns the hash in a condition on a secret dimension, if the value is one.
+fn hash_of(value: &str) -> Option<&str> {
+    let hash = value.strip_prefix(HASH)?;
+    let is_hash = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash.then_some(hash)
 }
 
 impl OverrideDocument {
+    /// Replaces values of secret dimensions by their hashes.
+    fn hash_secrets(&mut self, settings: &Settings) -> Result<(), Refusal> {
+        let secrets = Secrets::new(settings.hash_key);
+        for (name, values) in &mut self.when {
+            if !settings.secret.contains(name) {
+                continue;
+            }
+            if matches!(values, OneOrMore::One(text) if text.contains(['*', '?'])) {
+                let right = "values of this dimension are secret and stored as hashes, so a \
+                             pattern can't match them: write the whole value";
+                return Err(Refusal::field(format!("when.{name}"), right));
+            }
+            for value in values.texts_mut() {
+                if hash_of(value).is_none() {
+                    *value = format!("{HASH}{}", secrets.hash(value));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Parses the document into an override.
-    fn meaning(&self) -> Result<Override, Refusal> {
+    fn meaning(&self, settings: &Settings) -> Result<Override, Refusal> {
         let unreadable = |field: &str| Refusal::field(field, "cannot be parsed");
         Ok(Override {
             id: self.id.parse().map_err(|_| unreadable("id"))?,
             rule: self.rule.clone(),
-            when: self.conditions()?,
+            when: self.conditions(settings)?,
             limits: self.limits()?,
             since: self.since.parse().map_err(|_| unreadable("since"))?,
             until: None,
         })
     }
 
-    fn conditions(&self) -> Result<Vec<(String, Pattern)>, Refusal> {
+    fn conditions(&self, settings: &Settings) -> Result<Vec<(String, Pattern)>, Refusal> {
         if self.when.len() > PARTS_MAX {
             return Err(Refusal::field("when", format!("has more than {PARTS_MAX} conditions")));
         }
@@ -438,9 +478,14 @@ impl OverrideDocument {
                     return Err(Refusal::field(field(), right));
                 }
             }
-            let pattern = match values {
-                OneOrMore::One(text) => Pattern::from_text(text.clone()),
-                OneOrMore::More(texts) => Pattern::OneOf(texts.clone()),
+            let is_secret = settings.secret.contains(dimension);
+            let hashes = values.texts().iter().map(|text| hash_of(text).map(str::to_owned));
+            let hashes = hashes.collect::<Option<Vec<_>>>();
+            let hashes = hashes.filter(|_| is_secret);
+            let pattern = match (hashes, values) {
+                (Some(hashes), _) => Pattern::Hashed(Secrets::new(settings.hash_key), hashes),
+                (None, OneOrMore::One(text)) => Pattern::from_text(text.clone()),
+                (None, OneOrMore::More(texts)) => Pattern::OneOf(texts.clone()),
             };
             conditions.push((dimension.clone(), pattern));
         }
@@ -469,13 +514,17 @@ impl OverrideDocument {
 impl CachedOverride {
     /// Parses a document of the store. `there` is the time of the store and `here` the time of this
     /// node, at the same instant.
-    fn read(text: &str, there: Timestamp, here: Timestamp) -> Option<Self> {
+    fn read(
+        text: &str,
+        (there, here): (Timestamp, Timestamp),
+        settings: &Settings,
+    ) -> Option<Self> {
         let document: OverrideDocument = serde_json::from_str(text).ok()?;
         let ends = match &document.expires_at {
             None => None,
             Some(at) => Some(here + at.parse::<Timestamp>().ok()?.since(there)),
         };
-        let meaning = Override { until: ends, ..document.meaning().ok()? };
+        let meaning = Override { until: ends, ..document.meaning(settings).ok()? };
         Some(Self { document, meaning, ends })
     }
 }

@@ -134,6 +134,31 @@ async fn usage_goes_on_in_the_counter_of_the_rule() {
 }
 
 #[tokio::test]
+async fn a_secret_value_is_stored_and_shown_as_its_hash() {
+    let world = World::new();
+    let ban = |key: &str| json!({ "rule": "USER_MODEL", "when": { "apiKey": key }, "limit": 0, "reason": "leaked" });
+    let (status, set) = world.set(ban("sk-live-1")).await;
+    assert_eq!(status, 201, "{set}");
+    let hash = set["when"]["apiKey"].as_str().expect("a condition");
+    assert!(hash.starts_with("hash:") && !set.to_string().contains("sk-live"), "{set}");
+    let (_, listed) = world.ask(1, Method::GET, "/v1/overrides", Value::Null).await;
+    assert_eq!(listed["overrides"], json!([set]));
+    for node in [0, 1] {
+        for (key, allowed) in [("sk-live-1", false), ("sk-live-2", true)] {
+            let who = json!({ "userId": "u", "modelId": "m", "apiKey": key });
+            let (_, answer) = world.ask(node, Method::POST, "/rate-limit/allow", who).await;
+            assert_eq!(answer["allowed"], allowed, "node {node}, {key}: {answer}");
+        }
+    }
+    // The decision log shows the hash, which can be written instead of the value.
+    let (status, again) = world.set(ban(hash)).await;
+    assert_eq!((status, &again["when"]), (201, &set["when"]));
+    let (status, answer) = world.set(ban("sk-*")).await;
+    let detail = answer["detail"].as_str().expect("a detail");
+    assert!(status == 400 && detail.starts_with("when.apiKey: values of this"), "{answer}");
+}
+
+#[tokio::test]
 async fn mistakes_are_told_by_field_and_change_nothing() {
     let world = World::new();
     let cases = [

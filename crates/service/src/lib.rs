@@ -17,6 +17,6 @@ pub mod trace;
 pub use audit::{AuditEntry, AuditLog};
 pub use observer::{
     ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, StoreCallEvent,
-    UnansweredEvent,
+    UnansweredEvent, UnconfirmedCharges,
 };
 pub use service::{DecisionMode, Service, ServiceError};

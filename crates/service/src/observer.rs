@@ -22,7 +22,7 @@ pub trait Observer: Send + Sync {
 
     /// Receives a store call with an unknown outcome: the store did not answer, or the caller
     /// stopped waiting. The change may or may not have happened.
-    fn on_unanswered(&self, _event: &UnansweredEvent) {}
+    fn on_unanswered(&self, _event: &UnansweredEvent<'_, '_>) {}
 
     /// Receives a store call that is part of a recorded trace.
     fn on_store_call(&self, _event: &StoreCallEvent<'_>) {}
@@ -64,15 +64,28 @@ pub struct FailureEvent<'a, 'q, 'p> {
 
 /// A store call whose outcome is unknown.
 #[derive(Clone, Copy, Debug)]
-pub struct UnansweredEvent {
+pub struct UnansweredEvent<'a, 'p> {
     /// Id of the request.
     pub id: Id,
     /// The operation of the call.
     pub operation: Operation,
+    /// The charges that the store may have made.
+    pub charges: UnconfirmedCharges<'a, 'p>,
     /// Time spent waiting for the answer.
     pub latency: Span,
     /// Trace that the call belongs to.
     pub trace: Option<TraceId>,
+}
+
+/// The charges that a store call may have made although its outcome is unknown.
+#[derive(Clone, Copy, Debug)]
+pub enum UnconfirmedCharges<'a, 'p> {
+    /// None: the call can only give back.
+    None,
+    /// The charges of a plan.
+    Plan(&'a Plan<'p>),
+    /// A debt on the counters of an admission: at most its actual cost.
+    Debt(&'a Cost),
 }
 
 /// A store call that is part of a recorded trace.

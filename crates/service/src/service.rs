@@ -16,7 +16,7 @@ use crate::answer::{Answer, AnswerContext};
 use crate::audit::AuditLog;
 use crate::observer::{
     ChangeEvent, DecisionEvent, Effect, FailureEvent, Observer, Operation, StoreCallEvent,
-    UnansweredEvent,
+    UnansweredEvent, UnconfirmedCharges,
 };
 use crate::trace::{EventTrace, SpanObserver, Tracer};
 
@@ -140,7 +140,7 @@ impl Service {
         let (plan, verdict) = match plan.ban(started.at) {
             Some((ban, decision)) => (ban, Ok(Verdict::of_store(decision))),
             None => {
-                let call = self.start_call(plan.id.id, operation, &started);
+                let call = self.start_call(plan.id.id, operation, &started).charging(&plan);
                 let verdict = call.finish(match operation {
                     Operation::Peek => self.limiter.peek(&plan).await,
                     Operation::Book => self.limiter.book(&plan).await,
@@ -180,7 +180,7 @@ impl Service {
             Some((ban, Decision::Deny(deny))) => (ban, Claim::Deny(deny)),
             Some((ban, Decision::Never(never))) => (ban, Claim::Never(never)),
             _ => {
-                let call = self.start_call(plan.id.id, Operation::Claim, &started);
+                let call = self.start_call(plan.id.id, Operation::Claim, &started).charging(&plan);
                 let claim = call.finish(self.limiter.store().claim(&plan, claimant).await)?;
                 (plan, claim)
             }
@@ -210,7 +210,7 @@ impl Service {
     /// Replaces the estimate of an admission with its actual cost.
     pub async fn settle(&self, handle: &Handle, cost: &Cost) -> Result<EndResult, store::Error> {
         let started = self.start();
-        let call = self.start_call(handle.id, Operation::Settle, &started);
+        let call = self.start_call(handle.id, Operation::Settle, &started).owing(cost);
         let ended = call.finish(self.limiter.settle(handle, cost).await)?;
         self.notify_end(Operation::Settle, handle, Some(cost), ended, &started);
         Ok(ended)
@@ -377,12 +377,12 @@ impl Service {
 
     /// Starts a store call. If the call is dropped without a known outcome, it notifies the
     /// observers.
-    fn start_call<'s>(
+    fn start_call<'s, 'p>(
         &'s self,
         id: Id,
         operation: Operation,
         started: &'s OperationStart,
-    ) -> StoreCall<'s> {
+    ) -> StoreCall<'s, 'p> {
         let trace = started.trace.as_ref().filter(|trace| trace.context.sampled);
         StoreCall {
             observers: &self.observers,
@@ -395,6 +395,7 @@ impl Service {
             outcome_known: operation == Operation::Peek,
             is_answered: false,
             is_ok: false,
+            charges: UnconfirmedCharges::None,
         }
     }
 
@@ -411,7 +412,7 @@ impl Service {
 }
 
 /// A store call in flight.
-struct StoreCall<'a> {
+struct StoreCall<'a, 'p> {
     observers: &'a [Box<dyn Observer>],
     clock: &'a dyn Clock,
     id: Id,
@@ -423,9 +424,23 @@ struct StoreCall<'a> {
     outcome_known: bool,
     is_answered: bool,
     is_ok: bool,
+    /// The charges that the store may have made if it does not answer.
+    charges: UnconfirmedCharges<'a, 'p>,
 }
 
-impl StoreCall<'_> {
+impl<'a, 'p> StoreCall<'a, 'p> {
+    /// Names the plan that the call charges.
+    fn charging(mut self, plan: &'a Plan<'p>) -> Self {
+        self.charges = UnconfirmedCharges::Plan(plan);
+        self
+    }
+
+    /// Names the actual cost that the call may charge as a debt.
+    fn owing(mut self, cost: &'a Cost) -> Self {
+        self.charges = UnconfirmedCharges::Debt(cost);
+        self
+    }
+
     /// Records the result and passes it on. After `Unavailable` the outcome is unknown.
     fn finish<T>(mut self, answer: Result<T, store::Error>) -> Result<T, store::Error> {
         self.is_ok = answer.is_ok();
@@ -435,9 +450,9 @@ impl StoreCall<'_> {
     }
 }
 
-impl Drop for StoreCall<'_> {
+impl Drop for StoreCall<'_, '_> {
     fn drop(&mut self) {
-        let Self { id, operation, is_answered, is_ok, .. } = *self;
+        let Self { id, operation, is_answered, is_ok, charges, .. } = *self;
         if let Some((trace, started)) = self.span {
             let latency = self.clock.now().since(started);
             let event = StoreCallEvent { operation, started, latency, is_answered, is_ok, trace };
@@ -446,7 +461,7 @@ impl Drop for StoreCall<'_> {
         if !self.outcome_known {
             let latency = self.clock.now().since(self.started.at);
             let trace = self.started.trace.as_ref().map(|trace| trace.context.trace);
-            let event = UnansweredEvent { id, operation, latency, trace };
+            let event = UnansweredEvent { id, operation, charges, latency, trace };
             self.observers.iter().for_each(|observer| observer.on_unanswered(&event));
         }
     }

@@ -205,6 +205,7 @@ fn words(pattern: &Pattern) -> String {
         Pattern::OneOf(values) if values.len() == 1 => format!("= {}", values[0]),
         Pattern::OneOf(values) => format!("in {}", values.join(" | ")),
         Pattern::Glob(glob) | Pattern::Stars(glob) => format!("like {glob}"),
+        Pattern::Hashed(..) => pattern.to_string(),
     }
 }
 

@@ -641,6 +641,38 @@ fn only_the_last_admission_of_an_optimistic_budget_goes_beyond_it() {
     ends(&[of(0, 60) + &of(1, 500) + &of(2, 1)], &[], 1, exceeded);
 }
 
+/// Of the admissions of one key, every second one was made by a node whose log is missing.
+#[test]
+fn calls_without_a_response_do_not_hide_the_missing_log_of_a_node() {
+    let at = |millis: u64| Timestamp::from_millis(1_767_571_200_000 + millis);
+    let counted = |number: u64| {
+        let (count, remaining) = (2 * number, 100 - 2 * number);
+        let scope =
+            json!({ "window": "100/h", "limit": 100, "count": count, "remaining": remaining });
+        let line = admit(1_000 * number, "K:u1#requests", "\"100/h\"", 1, "");
+        let line = line.replace("\"scopes\":[]", &format!("\"scopes\":[{scope}]"));
+        let reset = format!(
+            "\"requestId\":\"{number}\",\"remaining\":{remaining},\"windowResetAt\":\"{}\"",
+            at(3_601_000)
+        );
+        line.replace("\"requestId\":\"0\"", &reset)
+    };
+    let unanswered = |number: u64, key: &str| {
+        let unconfirmed = json!([{ "key": key, "take": 1 }]);
+        let line = json!({ "timestamp": at(1_000 * number + 500).to_string(), "level": "WARN",
+            "requestId": format!("lost{number}"), "operation": "acquire", "latencyMs": 20.0,
+            "effect": "unknown", "unconfirmed": unconfirmed });
+        line.to_string() + "\n"
+    };
+    let log = |key: &str| -> String {
+        let lines = |number| [unanswered(number, key), counted(number + 1)].concat();
+        (0..20).map(lines).collect()
+    };
+    ends(&[log("K:u1#requests")], &[], 0, "proven: 20 admissions on 1 counter under 1 limit");
+    let (code, said) = verify(&[log("K:u2#requests")], &[]);
+    assert!(code == 2 && said.contains("node are missing"), "{said}");
+}
+
 #[test]
 fn a_process_that_was_killed_is_proven_up_to_its_last_line() {
     let log = served(SampleRate::ALL);

@@ -113,7 +113,7 @@ impl<'r> MatchFacts<'r> {
         let present = rule.dimensions().chain(required).collect();
         let values = rule.when.iter().map(|(_, pattern)| match pattern {
             Pattern::OneOf(values) => values.len(),
-            Pattern::Glob(_) | Pattern::Stars(_) => 1,
+            Pattern::Glob(_) | Pattern::Stars(_) | Pattern::Hashed(..) => 1,
         });
         Self { when: &rule.when, needs, present, size: 1 + values.sum::<usize>() }
     }
@@ -146,13 +146,15 @@ fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
             wide => values.iter().all(|value| wide.matches(value)),
         },
         Pattern::Glob(text) | Pattern::Stars(text) => match wide {
-            Pattern::OneOf(_) => false,
+            Pattern::OneOf(_) | Pattern::Hashed(..) => false,
             // The narrow pattern is matched as if it were a value. Its `*` and `?` are then
             // letters, which only a `*` of the wide pattern may match: a `?` would take a `*` for a
             // single letter.
             Pattern::Glob(glob) | Pattern::Stars(glob) if glob.contains('?') => wide == narrow,
             wide => wide.matches(text),
         },
+        // Only overrides have such conditions.
+        Pattern::Hashed(..) => wide == narrow,
     }
 }
 
@@ -219,6 +221,7 @@ impl<'r> RuleIndex<'r> {
                     (value.as_str(), value.as_str())
                 }
                 Pattern::Glob(glob) | Pattern::Stars(glob) => affixes(glob),
+                Pattern::Hashed(..) => continue,
             };
             if !self.with_affixes.contains(name.as_str()) {
                 continue;
@@ -243,6 +246,7 @@ fn needs<'r>(facts: &MatchFacts<'r>) -> Vec<Vec<Condition<'r>>> {
             (start, end) if start.len() >= end.len() => Condition::Start(name, start),
             (_, end) => Condition::End(name, end),
         }],
+        Pattern::Hashed(..) => vec![Condition::Present(name)],
     });
     let present = facts.needs.iter().map(|name| vec![Condition::Present(name)]);
     conditions.chain(present).collect()

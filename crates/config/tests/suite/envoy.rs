@@ -68,6 +68,7 @@ fn line(rule: &Rule) -> String {
         let pattern = match pattern {
             Pattern::OneOf(values) => format!("= {}", values.join("|")),
             Pattern::Glob(glob) | Pattern::Stars(glob) => format!("like {glob}"),
+            Pattern::Hashed(..) => pattern.to_string(),
         };
         let _ = write!(line, "; {name} {pattern}");
     }

@@ -54,7 +54,7 @@ pub(super) fn cells_with(rule: &Rule, carried: &[Limit]) -> Result<Vec<CellSpec>
         return fail(RulesetProblem::NoLimits);
     }
     if let Some((name, _)) = rule.when.iter().find(|(_, pattern)| match pattern {
-        Pattern::OneOf(values) => values.is_empty(),
+        Pattern::OneOf(values) | Pattern::Hashed(_, values) => values.is_empty(),
         Pattern::Glob(_) | Pattern::Stars(_) => false,
     }) {
         return fail(RulesetProblem::NoValues(name.clone()));

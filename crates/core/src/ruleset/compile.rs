@@ -18,7 +18,7 @@ use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::TokenCounts;
 use crate::query::{OWN, Query, Subject};
-use crate::rule::{Group, InlineRule, Mode, Pattern, Rule};
+use crate::rule::{Group, InlineRule, Mode, Pattern, Rule, Secrets};
 use crate::time::Clock;
 
 /// A rule with indexes for its dimensions and with the counters that it charges.
@@ -421,7 +421,7 @@ impl CompiledRule {
                     let value =
                         values.get(*dimension).expect("a rule that matches has its dimensions");
                     if *secret {
-                        key.push_literal(&hashed(&settings.hash_key, value.text));
+                        key.push_literal(&Secrets::new(settings.hash_key).hash(value.text));
                     } else {
                         key.push_part(value);
                     }
@@ -437,7 +437,7 @@ impl CompiledRule {
 fn fits(pattern: &Pattern, value: KeyPart<'_>) -> bool {
     match pattern {
         Pattern::Stars(_) => pattern.matches(value.whole),
-        Pattern::OneOf(_) | Pattern::Glob(_) => pattern.matches(value.text),
+        Pattern::OneOf(_) | Pattern::Glob(_) | Pattern::Hashed(..) => pattern.matches(value.text),
     }
 }
 
@@ -450,12 +450,6 @@ fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
         return Ok(stated.unwrap_or(0));
     }
     Ok(settings.prices.expect(query)?.map_or(0, Money::as_nanos))
-}
-
-/// Returns the keyed hash that replaces a secret value.
-fn hashed(key: &[u8; 32], value: &str) -> String {
-    let hash = blake3::keyed_hash(key, value.as_bytes());
-    hash.to_hex()[..32].to_owned()
 }
 
 /// Splits a template such as `ziraai:worker:ratelimit:<provider>` into pieces.

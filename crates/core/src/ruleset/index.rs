@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::{CompiledRule, Values};
-use crate::rule::Pattern;
+use crate::rule::{Pattern, Secrets};
 
 type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
 
@@ -14,13 +14,16 @@ type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
 /// Each rule is listed under its rarest exact condition, or in `others` if it has none.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    exact: Vec<(usize, Places)>,
+    exact: Vec<(ExactDimension, Places)>,
     others: Vec<u32>,
 }
 
+/// A dimension with exact conditions: on its value, or on the hash of its value.
+type ExactDimension = (usize, Option<Secrets>);
+
 impl Index {
     pub(super) fn new(rules: &[CompiledRule]) -> Self {
-        let mut frequency: HashMap<(usize, &str), u32> = HashMap::new();
+        let mut frequency: HashMap<(ExactDimension, &str), u32> = HashMap::new();
         for rule in rules {
             for (dimension, values) in exact_conditions(rule) {
                 for value in values {
@@ -31,7 +34,7 @@ impl Index {
         let mut index = Self { exact: Vec::new(), others: Vec::new() };
         for (place, rule) in rules.iter().enumerate() {
             let place = u32::try_from(place).expect("a group has fewer than 2^32 rules");
-            let crowd = |(dimension, values): &(usize, &[String])| {
+            let crowd = |(dimension, values): &(ExactDimension, &[String])| {
                 values.iter().map(|v| frequency[&(*dimension, v.as_str())]).max().unwrap_or(0)
             };
             match exact_conditions(rule).min_by_key(crowd) {
@@ -42,7 +45,7 @@ impl Index {
         index
     }
 
-    fn file(&mut self, dimension: usize, values: &[String], place: u32) {
+    fn file(&mut self, dimension: ExactDimension, values: &[String], place: u32) {
         let known = self.exact.iter().position(|(other, _)| *other == dimension);
         let known = known.unwrap_or_else(|| {
             self.exact.push((dimension, HashMap::default()));
@@ -59,21 +62,24 @@ impl Index {
     /// Returns the positions of the rules that can match, in their order.
     pub(super) fn candidates<'i>(&'i self, values: &Values<'_>) -> Candidates<'i> {
         let mut lists = SmallVec::new();
-        for (dimension, places) in &self.exact {
+        for ((dimension, secrets), places) in &self.exact {
             let Some(value) = values.get(*dimension) else {
                 continue;
             };
-            if let Some(places) = places.get(value.text) {
-                lists.push(places.as_slice());
-            }
+            let places = match secrets {
+                None => places.get(value.text),
+                Some(secrets) => places.get(secrets.hash(value.text).as_str()),
+            };
+            lists.extend(places.map(Vec::as_slice));
         }
         Candidates { others: &self.others, lists }
     }
 }
 
-fn exact_conditions(rule: &CompiledRule) -> impl Iterator<Item = (usize, &[String])> {
+fn exact_conditions(rule: &CompiledRule) -> impl Iterator<Item = (ExactDimension, &[String])> {
     rule.when.iter().filter_map(|(dimension, pattern)| match pattern {
-        Pattern::OneOf(values) => Some((*dimension, values.as_slice())),
+        Pattern::OneOf(values) => Some(((*dimension, None), values.as_slice())),
+        Pattern::Hashed(secrets, hashes) => Some(((*dimension, Some(*secrets)), hashes.as_slice())),
         Pattern::Glob(_) | Pattern::Stars(_) => None,
     })
 }

@@ -2,6 +2,7 @@
 
 use sluicegate_config::SampleRate;
 use sluicegate_core::limit::Unit;
+use sluicegate_core::plan::Plan;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Charge, Decision, Id, Span, Timestamp};
 use sluicegate_service::trace::TraceId;
@@ -11,7 +12,9 @@ use super::line::{self, API_KEY, Context, decided_by, level, shadowed, shown_lim
 use super::writer::{LineEnd, LostLines};
 use crate::answer::{Answer, Scope};
 use crate::json::{JsonObject, quote, quote_display};
-use crate::service::{ChangeEvent, DecisionEvent, Effect, Operation, UnansweredEvent};
+use crate::service::{
+    ChangeEvent, DecisionEvent, Effect, Operation, UnansweredEvent, UnconfirmedCharges,
+};
 
 /// Dimensions with a separate field.
 const FIELDS: [&str; 5] = ["userId", "tenantId", "modelId", "modelTier", "clientType"];
@@ -31,6 +34,9 @@ pub(super) fn decision(
     line.list("scopes", answer.scopes(), |shown, out| scope(&shown, out));
     line.instant("at", answer.at());
     charged(event, &mut line);
+    if answer.outage().is_some() {
+        unconfirmed(answer.plan(), &mut line);
+    }
     end(line, context);
 }
 
@@ -77,11 +83,20 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
 }
 
 /// Appends the line of a store call with an unknown outcome, without its end.
-pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn unanswered(
+    event: &UnansweredEvent<'_, '_>,
+    context: &Context<'_>,
+    out: &mut Vec<u8>,
+) {
     let mut line = begin("WARN", event.id, event.operation, context, out);
     trace(event.trace, &mut line);
     latency(event.latency, &mut line);
     line.word("effect", "unknown");
+    match event.charges {
+        UnconfirmedCharges::None => {}
+        UnconfirmedCharges::Plan(plan) => unconfirmed(plan, &mut line),
+        UnconfirmedCharges::Debt(cost) => cost_of(cost, &mut line),
+    }
     end(line, context);
 }
 
@@ -265,6 +280,17 @@ fn charged(event: &DecisionEvent<'_, '_, '_>, line: &mut JsonObject<'_>) {
         let why = if leases { "charged when claimed" } else { "no limit applies" };
         line.word("uncharged", why);
     }
+}
+
+/// Writes the charges that the store may have made without an answer.
+fn unconfirmed(plan: &Plan<'_>, line: &mut JsonObject<'_>) {
+    let charges = plan.charges().iter().filter(|charge| charge.take > 0);
+    line.list("unconfirmed", charges, |charge, out| {
+        let mut object = JsonObject::begin(out);
+        object.string("key", charge.key.as_str());
+        object.number("take", charge.take);
+        object.end();
+    });
 }
 
 fn charge(charge: &Charge<'_>, at: Option<Timestamp>, out: &mut Vec<u8>) {

@@ -19,6 +19,7 @@
 //! | `at`, [`start`, `until`, `latest`] | the store's time; the start of a booking or of paced work; the time until which it must be claimed, renewed or settled; the latest time at which paced work may start |
 //! | [`charges`] | what an admission charged, or would have charged at the store: key, limits, amount (money in nano-dollars), the lease of a slot; `need` if less or more than the amount had to fit; `at` if the servers of a Redis Cluster differ; for a replay and a claim, the earlier charges |
 //! | [`uncharged`] | the reason why an admission has no charges |
+//! | [`unconfirmed`] | the charges (key, amount) that the store may have made although it did not answer and an outage policy decided |
 //! | [`claimant`] | the claimant of a booking |
 //! | [`samplePpm`] | the logged share of such decisions, in parts per million |
 //! | [`dropped`] | the number of lines missing before this one |
@@ -37,7 +38,7 @@
 //! | [`effect`, `start`, `charges`] | a claim that is `early`, `spent` or `rebooked`; its start; the charges at that time |
 //! | [`charges`] | the refunded amounts, as far as the counters had any |
 //! | [`keys`] | the counters that were reset |
-//! | [`effect`] `unknown` | the store did not answer, or the caller stopped waiting: the change may or may not have happened |
+//! | [`effect`] `unknown` | the store did not answer, or the caller stopped waiting: the change may or may not have happened; `unconfirmed` and `cost` are the charges that it may have made |
 //!
 //! The last line of a process that ends cleanly has the `operation` `end`: `seq` is the number of its
 //! admissions, and `droppedTotal` the number of all lost lines.
@@ -215,7 +216,7 @@ impl Observer for DecisionLog {
         });
     }
 
-    fn on_unanswered(&self, event: &UnansweredEvent) {
+    fn on_unanswered(&self, event: &UnansweredEvent<'_, '_>) {
         let share = self.0.sampler.takes(event.id, true);
         self.line(share, false, |format, context, out| match format {
             LineFormat::Json => json::unanswered(event, context, out),

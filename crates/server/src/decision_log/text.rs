@@ -84,7 +84,11 @@ pub(super) fn change(event: &ChangeEvent<'_, '_>, context: &Context<'_>, out: &m
 }
 
 /// Appends the line of a store call with an unknown outcome, without its end.
-pub(super) fn unanswered(event: &UnansweredEvent, context: &Context<'_>, out: &mut Vec<u8>) {
+pub(super) fn unanswered(
+    event: &UnansweredEvent<'_, '_>,
+    context: &Context<'_>,
+    out: &mut Vec<u8>,
+) {
     let operation = event.operation.name();
     plain(out, format_args!("{} WARN {operation} without an answer of the store", context.now));
     end(event.latency, event.id, event.trace, context, out);

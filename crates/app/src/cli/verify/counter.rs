@@ -277,11 +277,11 @@ impl Counter {
         begin: Timestamp,
         until: Timestamp,
         given_back: bool,
-        unlogged: &UnloggedCharges,
+        (key, unlogged): (&str, &UnloggedCharges),
         limit_bounds: &[LimitBounds],
     ) -> Vec<UnexplainedCount> {
         let limit = |limit_set: usize, number: usize| limit_bounds[limit_set].store[number].limit();
-        self.store.compare(begin, until, given_back, unlogged, limit)
+        self.store.compare(begin, until, given_back, (key, unlogged), limit)
     }
 }
 

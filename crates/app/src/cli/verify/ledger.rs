@@ -9,7 +9,10 @@ use sluicegate_core::time::SpanError;
 use sluicegate_core::{Limit, Rule, Span, Timestamp};
 
 use super::counter::{Admit, Counter, DISORDER_MAX, LimitBounds, LimitResult};
-use super::line::{Charge, Decider, Decision, DecisionUpdate, Effect, ShownCount};
+use super::line::{
+    Charge, Decider, Decision, DecisionUpdate, Effect, ROUNDING, ShownCount, UnansweredCall,
+    UnconfirmedCharge,
+};
 use super::logs::LogPosition;
 use super::slots::{ConcurrencyCounter, SlotVerdict};
 use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
@@ -209,9 +212,25 @@ impl Ledger {
         self.begin = at;
     }
 
-    /// Records that the store did not respond to a call.
-    pub(super) fn unanswered(&mut self, at: Timestamp) {
+    /// Records that the store did not respond to a call, with the charges that it may have made.
+    pub(super) fn unanswered(&mut self, at: Timestamp, call: &UnansweredCall) {
         self.unlogged.add_unanswered(at);
+        for UnconfirmedCharge { key, take } in &call.unconfirmed {
+            self.unlogged.add_unconfirmed(at, key, *take);
+        }
+        match self.held.get(&call.id) {
+            Some(held) => {
+                for admit in &held.admits {
+                    let debt = call.cost.get(&admit.unit).copied().unwrap_or(0);
+                    self.unlogged.add_unconfirmed(at, &admit.key, debt);
+                }
+            }
+            None => {
+                for (unit, amount) in &call.cost {
+                    self.unlogged.add_settlement(at, unit, *amount);
+                }
+            }
+        }
     }
 
     /// Records the charges of a decision.
@@ -223,6 +242,10 @@ impl Ledger {
         self.now = self.now.max(decision.at);
         if decision.unanswered {
             self.unlogged.add_unanswered(decision.at);
+        }
+        // An admission by an outage policy reports its charges anyway.
+        for charge in decision.unconfirmed.iter().filter(|_| !decision.allowed) {
+            self.unlogged.add_unconfirmed(decision.at, &charge.key, charge.take);
         }
         let id = self.hasher.hash_one(&decision.id);
         let known = self.ids.contains(&id);
@@ -356,6 +379,7 @@ impl Ledger {
                     claimant: None,
                     charges: Vec::new(),
                     unanswered: false,
+                    unconfirmed: Vec::new(),
                     sampled: false,
                 };
                 let admission = AdmissionRecord {
@@ -569,10 +593,11 @@ impl Ledger {
     /// Checks a counter, and compares it with the counts that the store reported.
     fn check(&mut self, key: &str, end: bool) -> Result<(), LogError> {
         let Some(counter) = self.counters.get_mut(key) else { return Ok(()) };
-        self.unlogged.sort();
+        self.unlogged.sort(key);
         let until = if end { Timestamp::MAX } else { self.now - DISORDER_MAX };
+        let unlogged = (key, &self.unlogged);
         let found =
-            counter.compare(self.begin, until, self.given_back, &self.unlogged, &self.limit_bounds);
+            counter.compare(self.begin, until, self.given_back, unlogged, &self.limit_bounds);
         let room = UNEXPLAINED_MAX.saturating_sub(self.unexplained.len());
         self.unexplained.extend(found.into_iter().take(room).map(|one| (key.to_owned(), one)));
         counter.check(key, self.now, &self.limit_bounds, end)
@@ -701,7 +726,7 @@ const BOOKED_LATE_MAX: Span = Span::from_secs(60);
 /// Returns the time that Redis may count a charge longer than its window: under a literal key, which
 /// has no `#`, times are milliseconds and rounded up.
 fn rounded_up(key: &str) -> Span {
-    if key.contains('#') { Span::ZERO } else { Span::from_millis(1) }
+    if key.contains('#') { Span::ZERO } else { ROUNDING }
 }
 
 impl Row {

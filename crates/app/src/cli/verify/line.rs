@@ -6,6 +6,12 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use sluicegate_core::{Span, Timestamp};
 
+/// Largest difference between the clocks of node and store during one operation.
+const CLOCK_DRIFT: Span = Span::from_millis(100);
+
+/// Times under a literal key are whole milliseconds, rounded up.
+pub(super) const ROUNDING: Span = Span::from_millis(1);
+
 /// A parsed line.
 #[derive(Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "most lines are entries, and one is read at a time")]
@@ -52,8 +58,8 @@ pub(super) struct Stamp {
 pub(super) enum Event {
     Decision(Decision),
     Update(DecisionUpdate),
-    /// The store did not respond, so it may have made a charge that no admission reports.
-    Unanswered,
+    /// The store did not respond, so it may have made charges that no admission reports.
+    Unanswered(UnansweredCall),
     /// The process shut down cleanly.
     End,
 }
@@ -84,8 +90,10 @@ pub(super) struct Decision {
     pub(super) claimant: Option<String>,
     /// Charges made; usually none for a denial.
     pub(super) charges: Vec<Charge>,
-    /// True if the store did not respond: it may have made a charge anyway.
+    /// True if the store did not respond.
     pub(super) unanswered: bool,
+    /// Charges that the store may have made although it did not respond.
+    pub(super) unconfirmed: Vec<UnconfirmedCharge>,
     /// True if only a sample of such decisions is logged.
     pub(super) sampled: bool,
 }
@@ -101,6 +109,24 @@ pub(super) enum Decider {
     Replay { node: bool },
     /// None: it was denied, or nothing was charged.
     None,
+}
+
+/// A store call without a response.
+#[derive(Debug, PartialEq)]
+pub(super) struct UnansweredCall {
+    /// Request id.
+    pub(super) id: String,
+    /// Charges that it may have made.
+    pub(super) unconfirmed: Vec<UnconfirmedCharge>,
+    /// Actual cost by unit, if it was a settlement: it may have charged a debt.
+    pub(super) cost: HashMap<String, u64>,
+}
+
+/// A charge that the store may have made.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct UnconfirmedCharge {
+    pub(super) key: String,
+    pub(super) take: u64,
 }
 
 /// A change of an earlier decision, such as its settlement.
@@ -236,6 +262,8 @@ struct Fields<'l> {
     #[serde(default)]
     charges: Vec<Charge>,
     #[serde(default)]
+    unconfirmed: Vec<UnconfirmedCharge>,
+    #[serde(default)]
     cost: HashMap<String, u64>,
     #[serde(default)]
     keys: Vec<String>,
@@ -292,7 +320,11 @@ impl Fields<'_> {
         let event = match (self.allowed, self.operation.as_ref(), self.effect.as_deref()) {
             (Some(_), ..) => Event::Decision(self.decision(at)?),
             (None, "end", _) => Event::End,
-            (None, _, Some("unknown")) => Event::Unanswered,
+            (None, _, Some("unknown")) => Event::Unanswered(UnansweredCall {
+                id: self.request_id,
+                unconfirmed: self.unconfirmed,
+                cost: self.cost,
+            }),
             (None, ..) => Event::Update(self.update(at)?),
         };
         Ok(LogEntry { stamp, sample_ppm, dropped, at, ahead, latency, event })
@@ -329,6 +361,13 @@ impl Fields<'_> {
         }
         self.count()?;
         let start = start.unwrap_or(at);
+        // Work that is admitted at once is charged while its operation runs.
+        if allowed && by == Decider::Store && self.operation == "acquire" {
+            let (from, to) = (at - self.latency() - CLOCK_DRIFT, latest.unwrap_or(at) + ROUNDING);
+            if !(from..=to).contains(&start) {
+                return Err(format!("`start` is not between {from} and {to}"));
+            }
+        }
         let booked = self.operation == "book";
         let mut charges = std::mem::take(&mut self.charges);
         for charge in &mut charges {
@@ -349,6 +388,7 @@ impl Fields<'_> {
             claimant: self.claimant.take(),
             charges,
             unanswered: self.outage.is_some(),
+            unconfirmed: std::mem::take(&mut self.unconfirmed),
             sampled: self.sample_ppm.is_some(),
         })
     }
@@ -508,6 +548,20 @@ mod tests {
         let known =
             r#""allowed":true,"requestId":"1","at":"2026-01-05T00:00:00Z","uncharged":"a test""#;
         format!("{{{known},{further}}}")
+    }
+
+    #[test]
+    fn an_admission_is_charged_within_its_operation() {
+        let at_once = |start: &str| {
+            let fields = r#""decided":"store","operation":"acquire","latencyMs":5000,"start""#;
+            read(admission(&format!("{fields}:\"{start}\"")).as_bytes())
+        };
+        for honest in ["2026-01-05T00:00:00Z", "2026-01-04T23:59:55Z", "2026-01-05T00:00:00.001Z"] {
+            assert!(matches!(at_once(honest), Ok(Line::LogEntry(_))), "{honest}");
+        }
+        for forged in ["2030-01-01T00:00:00Z", "2026-01-05T00:00:01Z", "2026-01-04T23:00:00Z"] {
+            assert!(at_once(forged).is_err(), "{forged}");
+        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ impl Verify {
             let recorded = match &entry.event {
                 Event::Decision(decision) => ledger.record(position, decision),
                 Event::Update(update) => ledger.follow(position, update),
-                Event::Unanswered => {
-                    ledger.unanswered(entry.at);
+                Event::Unanswered(call) => {
+                    ledger.unanswered(entry.at, call);
                     Ok(())
                 }
                 Event::End => Ok(()),

@@ -15,10 +15,12 @@
 //! | effect of a refund without an id | none |
 //! | usage before the first log line | the difference that the first lines show; it can only shrink. None, if a line shows that the oldest usage is later |
 //! | usage of other keys, counted together because the store was full (`shared`) | the same, from the last such line on |
-//! | charges of a call without a response, or of a denied call that was held briefly in another slot of a cluster | the largest charge of the counter |
+//! | charges of a call without a response | those that its line names (`unconfirmed`) |
+//! | charges of a denied call that were held briefly in another slot of a cluster | the largest charge of the counter |
 //!
 //! Buckets and concurrency slots are not compared.
 
+use std::collections::HashMap;
 use std::mem::{self, Discriminant};
 
 use sluicegate_core::{Limit, Span, Timestamp};
@@ -114,8 +116,10 @@ pub(super) struct UnexplainedCount {
 /// Charges that the store may have made although no admission in the log reports them.
 #[derive(Default)]
 pub(super) struct UnloggedCharges {
-    /// Times at which the store did not respond.
-    unanswered: Vec<Timestamp>,
+    /// Earliest time at which the store did not respond.
+    unanswered: Option<Timestamp>,
+    /// Charges of calls without a response: time and amount, by counter key.
+    unconfirmed: HashMap<String, Vec<(Timestamp, u64)>>,
     /// Times of denials.
     denied: Vec<Timestamp>,
     /// Settlements of admissions before the log begins: time, unit, amount.
@@ -126,7 +130,16 @@ pub(super) struct UnloggedCharges {
 
 impl UnloggedCharges {
     pub(super) fn add_unanswered(&mut self, at: Timestamp) {
-        self.unanswered.push(at);
+        self.unanswered = Some(self.unanswered.map_or(at, |first| first.min(at)));
+    }
+
+    pub(super) fn add_unconfirmed(&mut self, at: Timestamp, key: &str, amount: u64) {
+        match self.unconfirmed.get_mut(key) {
+            Some(charges) => charges.push((at, amount)),
+            None => {
+                self.unconfirmed.insert(key.to_owned(), vec![(at, amount)]);
+            }
+        }
     }
 
     pub(super) fn add_denial(&mut self, at: Timestamp) {
@@ -139,30 +152,46 @@ impl UnloggedCharges {
 
     /// Returns true if a call before `at` got no response from the store.
     fn is_unanswered_before(&self, at: Timestamp) -> bool {
-        self.unanswered.first().is_some_and(|&first| first <= at + LATE_MAX)
+        self.unanswered.is_some_and(|first| first <= at + LATE_MAX)
     }
 
-    /// Sorts everything by time.
-    pub(super) fn sort(&mut self) {
-        self.unanswered.sort_unstable();
+    /// Sorts what concerns a counter by time.
+    pub(super) fn sort(&mut self, key: &str) {
+        if let Some(charges) = self.unconfirmed.get_mut(key) {
+            charges.sort_unstable();
+        }
         self.denied.sort_unstable();
     }
 
     /// Returns the maximum amount that a window ending at `at` can contain beyond the logged charges.
-    fn most(&self, since: Timestamp, at: Timestamp, counter: &StoreCounts) -> u64 {
+    fn most(&self, since: Timestamp, at: Timestamp, key: &str, counter: &StoreCounts) -> u64 {
         let (since, at) = (since - LATE_MAX, at + LATE_MAX);
-        let within = |instants: &[Timestamp]| {
-            let first = instants.partition_point(|&instant| instant < since);
-            (instants.partition_point(|&instant| instant <= at) - first) as u64
+        let denied = match counter.across_slots {
+            true => within(&self.denied, since, at, |&denied| denied).len() as u64,
+            false => 0,
         };
-        let denied = if counter.across_slots { within(&self.denied) } else { 0 };
+        let unconfirmed = self.unconfirmed.get(key).map_or(&[][..], Vec::as_slice);
+        let unconfirmed = within(unconfirmed, since, at, |&(charged, _)| charged);
+        let unconfirmed = unconfirmed.iter().fold(0_u64, |sum, (_, one)| sum.saturating_add(*one));
         let settled = self.settled.iter().filter(|(settled, unit, _)| {
             since <= *settled && *settled <= at && *unit == counter.unit
         });
         let settled = settled.fold(0_u64, |sum, (.., amount)| sum.saturating_add(*amount));
-        let unanswered = within(&self.unanswered);
-        (unanswered + denied).saturating_mul(counter.largest).saturating_add(settled)
+        let denied = denied.saturating_mul(counter.largest);
+        denied.saturating_add(unconfirmed).saturating_add(settled)
     }
+}
+
+/// Returns the elements of a sorted slice with a time between two instants.
+fn within<T>(
+    sorted: &[T],
+    since: Timestamp,
+    until: Timestamp,
+    time: impl Fn(&T) -> Timestamp,
+) -> &[T] {
+    let first = sorted.partition_point(|one| time(one) < since);
+    let end = sorted.partition_point(|one| time(one) <= until);
+    &sorted[first..end]
 }
 
 impl StoreCounts {
@@ -209,7 +238,7 @@ impl StoreCounts {
         begin: Timestamp,
         until: Timestamp,
         given_back: bool,
-        unlogged: &UnloggedCharges,
+        (key, unlogged): (&str, &UnloggedCharges),
         limit: impl Fn(usize, usize) -> &'l Limit,
     ) -> Vec<UnexplainedCount> {
         self.begin_at(begin);
@@ -236,7 +265,7 @@ impl StoreCounts {
                 done.push(limit);
                 if let Some(window) = Window::at(limit, shown.at) {
                     self.reach = self.reach.max(limit.window());
-                    found.extend(self.unexplained(shown, limit, window, &explained, unlogged));
+                    found.extend(self.unexplained(shown, limit, window, &explained, key, unlogged));
                 }
             }
         }
@@ -270,11 +299,12 @@ impl StoreCounts {
         limit: &Limit,
         window: Window,
         explained: &ExplainedUsage,
+        key: &str,
         unlogged: &UnloggedCharges,
     ) -> Option<UnexplainedCount> {
         let ReportedCount { at, by, count, position, .. } = shown;
         let most = explained.most(window.since, by);
-        let most = most.saturating_add(unlogged.most(window.since, at, self));
+        let most = most.saturating_add(unlogged.most(window.since, at, key, self));
         let shape = (mem::discriminant(limit), limit.window());
         let known = self.before.iter().position(|(known, _)| *known == shape);
         let number = known.unwrap_or_else(|| {
