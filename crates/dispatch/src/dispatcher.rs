@@ -397,10 +397,11 @@ impl Dispatcher {
                 let wait = booked.start.since(limits.now());
                 let start = self.clock.now() + wait;
                 let booking = Some(Booking { id: booked.id.id, start });
-                let now = wait == Span::ZERO;
-                let when =
-                    if wait > LEAD { DeliveryTime::At(start - LEAD) } else { DeliveryTime::Now };
-                Ok(Destination { provider, when, booking, later: (!now).then_some(wait) })
+                let (when, later) = match wait > LEAD {
+                    true => (DeliveryTime::At(start - LEAD), Some(wait)),
+                    false => (DeliveryTime::Now, None),
+                };
+                Ok(Destination { provider, when, booking, later })
             }
             Turn::Go(..) => Ok(Destination::at_once(provider)),
             turn => Err(turn.into()),

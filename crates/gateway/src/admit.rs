@@ -40,6 +40,10 @@ impl Gateway {
             Err(Refusal::StoreUnavailable) if !route.lane.is_out() => (None, true),
             common => (common?, false),
         };
+        // The wait may be longer than a lease of the caller's limits.
+        if let Some(common) = &mut common {
+            common.renew_leases();
+        }
         let hint = if owes_common || route.lane.is_busy() {
             Span::ZERO
         } else {

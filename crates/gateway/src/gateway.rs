@@ -257,6 +257,7 @@ impl Gateway {
             let check = LimitCheck {
                 key: &route.key,
                 limited: !route.options.limits.is_empty(),
+                served_within: route.options.wait.max + route.options.timeout,
                 caller: &caller,
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,

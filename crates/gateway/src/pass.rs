@@ -105,6 +105,8 @@ impl Pass {
         debug_assert!(other.turn.is_none());
         self.handles.append(&mut other.handles);
         self.lease = self.lease.into_iter().chain(other.lease).min();
+        debug_assert!(self.renewal.is_none());
+        self.renewal = other.renewal.take();
         self
     }
 
@@ -115,6 +117,11 @@ impl Pass {
             return;
         }
         self.left = Some(self.service.now());
+        self.renew_leases();
+    }
+
+    /// Renews its leases until the pass is dropped.
+    pub(crate) fn renew_leases(&mut self) {
         if let Some(lease) = self.lease {
             let handles: Vec<_> = self.turn.iter().chain(&self.handles).cloned().collect();
             let service = self.service.clone();
@@ -128,7 +135,10 @@ impl Pass {
                     }
                 }
             };
-            self.renewal = Some(tokio::spawn(renewing).abort_handle());
+            let renewal = tokio::spawn(renewing).abort_handle();
+            if let Some(before) = self.renewal.replace(renewal) {
+                before.abort();
+            }
         }
     }
 

@@ -25,8 +25,8 @@ use crate::identify::value;
 use crate::pass::Pass;
 use crate::refusal::{HitRule, Refusal};
 
-/// Time during which a reservation can be refunded: the longest wait plus a margin.
-const KEEP: Span = Span::from_secs(120);
+/// Time beyond the longest wait and the upstream's timeout during which a reservation can be refunded.
+const REFUND_MARGIN: Span = Span::from_secs(60);
 
 /// Time after which a request without a lease should be sent again: leases end at any time.
 const LEASE_RETRY: Span = Span::from_secs(1);
@@ -86,6 +86,8 @@ pub(crate) struct LimitCheck<'a> {
     pub(crate) key: &'a str,
     /// True if the route has limits of its own.
     pub(crate) limited: bool,
+    /// Longest time that a request waits for its turn and its answer, after which it may be refunded.
+    pub(crate) served_within: Span,
     /// Caller that the token belongs to.
     pub(crate) caller: &'a Caller,
     /// Dimensions and the header fields that they are read from.
@@ -122,7 +124,7 @@ impl LimitCheck<'_> {
         service: &Arc<Service>,
         recorded: bool,
     ) -> Result<Pass, Refusal> {
-        let query = self.query(request_id(service, recorded), Subject::View);
+        let query = self.query(self.request_id(service, recorded), Subject::View);
         if !self.limited && is_free(service, &query) {
             return Ok(Pass::new(service));
         }
@@ -134,11 +136,19 @@ impl LimitCheck<'_> {
         &self,
         service: &Arc<Service>,
     ) -> Result<Option<Pass>, Refusal> {
-        let query = self.query(request_id(service, true), Subject::Common);
+        let query = self.query(self.request_id(service, true), Subject::Common);
         if is_free(service, &query) {
             return Ok(None);
         }
         self.check(service, query).await.map(Some)
+    }
+
+    fn request_id(&self, service: &Service, recorded: bool) -> RequestId {
+        let id = service.request_id();
+        match recorded {
+            true => RequestId::of_caller(id.id, self.served_within + REFUND_MARGIN),
+            false => id,
+        }
     }
 
     async fn check(&self, service: &Arc<Service>, query: Query<'_>) -> Result<Pass, Refusal> {
@@ -156,11 +166,6 @@ impl LimitCheck<'_> {
 fn is_free(service: &Service, query: &Query<'_>) -> bool {
     let rules = service.limiter().rules();
     rules.plan(query, service.now()).is_ok_and(|plan| plan.charges().is_empty())
-}
-
-fn request_id(service: &Service, recorded: bool) -> RequestId {
-    let id = service.request_id();
-    if recorded { RequestId::of_caller(id.id, KEEP) } else { id }
 }
 
 /// Returns the pass of an admitted request.

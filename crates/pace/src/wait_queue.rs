@@ -390,8 +390,8 @@ fn ahead_of(counts: &FlowCounts, priority: u16, (before, total, weight): (u64, u
             ahead += flows.iter().map(served).sum::<u64>();
         }
     }
-    // Its own flow was counted like the others.
-    ahead - served(&FlowCount { here: 0, total, weight }) + before
+    // Its own flow was counted like the others, perhaps with the weight of an older configuration.
+    ahead.saturating_sub(served(&FlowCount { here: 0, total, weight })) + before
 }
 
 #[cfg(test)]
@@ -414,6 +414,16 @@ mod tests {
             assert!(matches!(queue.enter(&letter.to_string(), letter), EnterResult::Waiting(_)));
         }
         std::iter::from_fn(|| queue.next()).collect()
+    }
+
+    #[test]
+    fn a_weight_that_a_reload_raises_does_not_put_anyone_behind() {
+        let mut queue = WaitQueue::new(100, fair(&[], &[]));
+        for letter in "aaaa".chars() {
+            queue.enter("a", letter);
+        }
+        queue.reconfigure(100, fair(&[("a", 9)], &[]));
+        assert!(queue.take_too_long(|ahead, _| ahead > 4).is_empty());
     }
 
     #[test]

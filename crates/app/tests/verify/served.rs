@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use pollster::block_on;
+use serde_json::Value;
+use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query};
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options, SampleRate};
@@ -19,15 +21,9 @@ pub(super) fn served(allowed: SampleRate) -> String {
     let rules = [Rule::new("USER_MODEL", limits).per(&["userId"])];
     let rate = ["30/s burst 40".parse().expect("a limit")];
     let groups = vec![Group::new("caller", rules), Group::new("all", [Rule::new("ALL", rate)])];
-    let rules = Ruleset::new(groups, Default::default()).expect("rules");
-    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let out = Box::new(file.reopen().expect("the same file"));
     let options = Options { allowed, ..Options::new([7; 32]) };
-    let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
-    let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let limiter = Limiter::new(rules, AnyStore::custom(store));
-    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    let served = ServedRules::with(groups, options, Capacity::default());
+    let ServedRules { clock, service, .. } = &served;
     for call in 0..10_000_u32 {
         clock.advance(Span::from_millis(u64::from(call.wrapping_mul(2_654_435_761) >> 27)));
         let user = format!("u{}", call.wrapping_mul(40_503) % 50);
@@ -35,8 +31,7 @@ pub(super) fn served(allowed: SampleRate) -> String {
         let queries = [query];
         block_on(service.decide(&queries, DecisionMode::Acquire, |_| ())).expect("a decision");
     }
-    log.close();
-    std::fs::read_to_string(file.path()).expect("a log")
+    served.log()
 }
 
 #[test]
@@ -61,22 +56,15 @@ fn the_log_of_a_real_service_is_proven() {
 #[test]
 fn an_admission_under_another_key_does_not_look_like_usage_before_the_log() {
     let rules = [Rule::new("USER", ["9/h".parse().expect("a limit")]).per(&["userId"])];
-    let rules = Ruleset::new(vec![Group::new("g", rules)], Default::default()).expect("rules");
-    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let out = Box::new(file.reopen().expect("the same file"));
-    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
-    let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let limiter = Limiter::new(rules, AnyStore::custom(store));
-    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    let served = ServedRules::new(rules);
+    let ServedRules { clock, service, .. } = &served;
     for call in 0..8 {
         let user = format!("u{}", call % 2);
         let query = Query::new(service.request_id()).with("userId", user).expect("a user");
         block_on(service.decide(&[query], DecisionMode::Acquire, |_| ())).expect("a decision");
         clock.advance(Span::from_millis(10));
     }
-    log.close();
-    let log = std::fs::read_to_string(file.path()).expect("a log");
+    let log = served.log();
     ends(std::slice::from_ref(&log), &[], 0, "proven: 8 admissions on 2 counters under 1 limit");
     let lines: Vec<_> = log.lines().collect();
     for moved in 0..8 {
@@ -99,15 +87,9 @@ fn flooded() -> String {
         Rule::new("DAY", [limit("5000000 tokens/calendar day UTC")]).per(&["userId"]),
     ];
     let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule]));
-    let rules = Ruleset::new(groups.into(), Default::default()).expect("rules");
-    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let out = Box::new(file.reopen().expect("the same file"));
-    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
     let capacity = Capacity { keys_max: 256, records_max: 256 };
-    let store = Memory::with_clock(capacity, clock.clone());
-    let limiter = Limiter::new(rules, AnyStore::custom(store));
-    let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+    let served = ServedRules::with(groups.into(), Options::new([7; 32]), capacity);
+    let ServedRules { clock, service, .. } = &served;
     for call in 0..6_000_u32 {
         let random = call.wrapping_mul(2_654_435_761) >> 8;
         clock.advance(Span::from_millis(u64::from(random % 40)));
@@ -119,8 +101,7 @@ fn flooded() -> String {
         let queries = [query];
         block_on(service.decide(&queries, DecisionMode::Acquire, |_| ())).expect("a decision");
     }
-    log.close();
-    std::fs::read_to_string(file.path()).expect("a log")
+    served.log()
 }
 
 #[test]
@@ -141,17 +122,8 @@ fn lived() -> String {
         Rule::new("SLOTS", [limit("3 concurrent")]),
     ];
     let groups = rules.map(|rule| Group::new(rule.name.clone(), [rule]));
-    let rules = Ruleset::new(groups.into(), Default::default()).expect("rules");
-    let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let out = Box::new(file.reopen().expect("the same file"));
-    let log = DecisionLog::new(out, clock.clone(), Options::new([7; 32])).expect("a log");
-    let store = Memory::with_clock(Capacity::default(), clock.clone());
-    let service = Service::new(
-        Limiter::new(rules, AnyStore::custom(store)),
-        clock.clone(),
-        vec![Box::new(log.clone())],
-    );
+    let served = ServedRules::with(groups.into(), Options::new([7; 32]), Capacity::default());
+    let ServedRules { clock, service, .. } = &served;
     let mut held = std::collections::VecDeque::new();
     for call in 0..20_000_u32 {
         let random = call.wrapping_mul(2_654_435_761);
@@ -179,8 +151,7 @@ fn lived() -> String {
             _ => {}
         }
     }
-    log.close();
-    std::fs::read_to_string(file.path()).expect("a log")
+    served.log()
 }
 
 #[test]
@@ -199,5 +170,97 @@ fn settlements_and_releases_are_part_of_the_proof() {
         assert!(without.len() < log.len(), "there are some of {operation}");
         let (code, said) = verify(&[without], &[]);
         assert_ne!(code, 0, "without {operation} it can't be right: {said}");
+    }
+}
+
+/// Returns the log as two nodes would have written it: every line belongs to one of them.
+fn shared_by_two_nodes(log: &str, of_second: impl Fn(usize) -> bool) -> [String; 2] {
+    let mut logs = [String::new(), String::new()];
+    for (number, line) in log.lines().enumerate() {
+        let mut line: Value = serde_json::from_str(line).expect("a line");
+        let fields = line.as_object_mut().expect("fields");
+        if fields["operation"] != "end" {
+            fields.retain(|name, _| {
+                !["node", "started", "seq", "line", "writtenUs"].contains(&name.as_str())
+            });
+            logs[usize::from(of_second(number))] += &format!("{line}\n");
+        }
+    }
+    logs
+}
+
+#[test]
+fn a_missing_log_is_noticed_by_the_levels_of_buckets() {
+    let served = ServedRules::new([Rule::new("ALL", ["30/s burst 40".parse().expect("a limit")])]);
+    for call in 0..2_000_u32 {
+        served.clock.advance(Span::from_millis(u64::from(call.wrapping_mul(2_654_435_761) >> 26)));
+        served.acquire();
+    }
+    let log = served.log();
+    let both = shared_by_two_nodes(&log, |number| number % 2 == 1);
+    let (code, said) = verify(&both, &[]);
+    assert_eq!(code, 0, "{said}");
+    for alone in both {
+        let (code, said) = verify(&[alone], &[]);
+        assert!(code == 2 && said.contains("node are missing"), "{said}");
+    }
+}
+
+#[test]
+fn a_missing_log_is_noticed_by_the_slots_in_use() {
+    let served = ServedRules::new([Rule::new("SLOTS", ["5 concurrent".parse().expect("a limit")])]);
+    for _ in 0..60 {
+        let handles: Vec<_> = (0..4).filter_map(|_| served.acquire()).collect();
+        for handle in &handles {
+            served.clock.advance(Span::from_millis(7));
+            block_on(served.service.release(handle)).expect("released");
+        }
+    }
+    let log = served.log();
+    // Four admissions are followed by their four releases.
+    let both = shared_by_two_nodes(&log, |number| number % 2 == 1);
+    let (code, said) = verify(&both, &[]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = verify(&[both[0].clone()], &[]);
+    assert!(code == 2 && said.contains("node are missing"), "{said}");
+}
+
+/// A service in virtual time whose log is read at the end.
+struct ServedRules {
+    clock: Arc<ManualClock>,
+    service: Service,
+    log: DecisionLog,
+    file: tempfile::NamedTempFile,
+}
+
+impl ServedRules {
+    fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
+        Self::with(vec![Group::new("g", rules)], Options::new([7; 32]), Capacity::default())
+    }
+
+    fn with(groups: Vec<Group>, options: Options, capacity: Capacity) -> Self {
+        let rules = Ruleset::new(groups, Default::default()).expect("rules");
+        let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let out = Box::new(file.reopen().expect("the same file"));
+        let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
+        let store = Memory::with_clock(capacity, clock.clone());
+        let limiter = Limiter::new(rules, AnyStore::custom(store));
+        let service = Service::new(limiter, clock.clone(), vec![Box::new(log.clone())]);
+        Self { clock, service, log, file }
+    }
+
+    /// Acquires, and returns the handle of an admission.
+    fn acquire(&self) -> Option<Handle> {
+        let queries = [Query::new(self.service.request_id())];
+        let decided = self.service.decide(&queries, DecisionMode::Acquire, |answer| {
+            answer.is_allowed().then(|| answer.plan().handle())
+        });
+        block_on(decided).expect("a decision")
+    }
+
+    fn log(self) -> String {
+        self.log.close();
+        std::fs::read_to_string(self.file.path()).expect("a log")
     }
 }

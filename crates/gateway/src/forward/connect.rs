@@ -127,7 +127,7 @@ fn per_second(limits: &[Limit]) -> Option<u64> {
     let counted = limits.iter().filter(|limit| limit.unit() == Unit::Requests);
     let rates = counted.map(|limit| {
         let window = limit.window().as_micros().max(1);
-        limit.amount().get().saturating_mul(1_000_000).div_ceil(window)
+        limit.rate().saturating_mul(1_000_000).div_ceil(window)
     });
     rates.min()
 }
@@ -142,6 +142,8 @@ mod tests {
             (&["25/s"][..], 25),
             (&["25/s", "60/min"], 1),
             (&["1/h"], 1),
+            (&["25/s smooth"], 25),
+            (&["25/s burst 100"], 25),
             (&["1000/s"], 32),
             (&["10 concurrent"], 32),
             (&["25/s", "10 concurrent"], 25),

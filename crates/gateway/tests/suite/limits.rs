@@ -292,3 +292,37 @@ async fn retry_after_of_a_missing_slot_is_not_the_whole_lease() {
         assert_eq!(second.headers["retry-after"], "1");
     }
 }
+
+/// The wait for a turn of the route may be longer than a lease under the limits of the caller.
+#[tokio::test]
+async fn a_slot_of_the_caller_is_kept_while_its_request_waits_for_a_turn() {
+    let upstream = Upstream::start().await;
+    let mut tenant = Rule::new("TENANT", ["1 concurrent".parse().expect("a limit")]);
+    tenant.lease = Span::from_secs(2);
+    let groups = vec![Group::new("tenant", [tenant.per(&["tenantId"])])];
+    let to = limited(upstream.address, "1/6s", Duration::from_secs(60));
+    let proxy = Proxy::with(options(vec![to]), groups).await;
+    let ask = |tenant: &'static str| {
+        let request = proxy.request("GET", "/").header("x-tenant-id", tenant);
+        async { proxy.send(request, "").await }
+    };
+    assert_eq!(ask("b").await.status, 200, "it takes the turn");
+    let waits = ask("a");
+    let others = async {
+        eventually_is_async(|| proxy.metric(DEPTH), 1.0).await;
+        let mut refused = 0;
+        while proxy.metric(DEPTH) == 1.0 {
+            let answer = ask("a").await;
+            // The slot is free when the request that waited has its answer.
+            if proxy.metric(DEPTH) == 1.0 {
+                assert!(answer.status == 429 && answer.text().contains("TENANT"), "{answer:?}");
+                refused += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        refused
+    };
+    let (waited, refused) = tokio::join!(waits, others);
+    assert_eq!(waited.status, 200);
+    assert!(refused > 0);
+}

@@ -158,8 +158,13 @@ async fn keep(leases: Weak<Leases>, queue: Arc<BusQueue>) {
 async fn renew_all(leases: &Leases, queue: &BusQueue, locks: &[Uuid]) {
     let mut renewed = leases.renew(queue, locks).await;
     if renewed == Err(Error::Lost) && locks.len() > 1 {
+        renewed = Ok(());
         for lock in locks {
-            renewed = leases.renew(queue, &[*lock]).await;
+            let one = leases.renew(queue, &[*lock]).await;
+            renewed = renewed.and(one.or_else(|error| match error {
+                Error::Lost => Ok(()),
+                error => Err(error),
+            }));
         }
     }
     if let Err(error) = renewed

@@ -4,6 +4,7 @@ use sluicegate_config::SampleRate;
 use sluicegate_core::limit::Unit;
 use sluicegate_core::plan::Plan;
 use sluicegate_core::query::{Cost, Query};
+use sluicegate_core::time::Clock;
 use sluicegate_core::{Charge, Decision, Id, Span, Timestamp};
 use sluicegate_service::trace::TraceId;
 
@@ -101,10 +102,10 @@ pub(super) fn unanswered(
 }
 
 /// Returns the last line of a log.
-pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) -> Vec<u8> {
+pub(super) fn end_of_log(process: &LogProcess, clock: &dyn Clock, lost: LostLines) -> Vec<u8> {
     let mut out = Vec::new();
     let mut line = JsonObject::begin(&mut out);
-    line.instant("timestamp", now);
+    line.instant("timestamp", clock.now());
     line.word("level", "INFO");
     line.word("operation", "end");
     if lost.unreported > 0 {
@@ -112,7 +113,7 @@ pub(super) fn end_of_log(process: &LogProcess, now: Timestamp, lost: LostLines) 
     }
     line.number("droppedTotal", lost.total);
     end_with(line, process);
-    out.extend_from_slice(LineEnd::numbered(process.numbers(false)).as_bytes());
+    out.extend_from_slice(LineEnd::numbered(process.numbers(false, clock)).as_bytes());
     out
 }
 

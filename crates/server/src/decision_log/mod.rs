@@ -26,6 +26,7 @@
 //! | `node`, `started` | the host, and the time when its process began to log: together they identify the process |
 //! | `seq` | the number of admissions (`allowed`, without peeks) of the process up to this line, logged or not |
 //! | `line` | the number of the line among all that the process wrote or dropped |
+//! | `writtenUs` | the time at which the line got its number, in microseconds since `started`; never less than in an earlier line |
 //!
 //! Later changes have lines without `allowed`: `settle`, `release`, `cancel`, `renew`, `refund`,
 //! `reset`, and a `claim` that is not answered with a decision.
@@ -68,8 +69,8 @@ use line::Context;
 pub(crate) use line::SecretDimensions;
 use sample::Sampler;
 pub use sluicegate_config::SampleRate;
-use sluicegate_core::Timestamp;
 use sluicegate_core::time::Clock;
+use sluicegate_core::{Span, Timestamp};
 use writer::{LineEnd, Writer};
 
 use crate::service::{ChangeEvent, DecisionEvent, Observer, Operation, UnansweredEvent};
@@ -91,6 +92,7 @@ struct Inner {
 struct LogProcess {
     /// `"node":"…","started":"…"`, which every line repeats.
     name: Vec<u8>,
+    started: Timestamp,
     /// Number of admissions, logged or not.
     admits: AtomicU64,
     /// Number of lines, written or dropped. The writer assigns the numbers, so they are in order.
@@ -100,16 +102,16 @@ struct LogProcess {
 impl LogProcess {
     fn new(node: &str, started: Timestamp) -> Self {
         let name = json::process(node, started);
-        Self { name, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
+        Self { name, started, admits: AtomicU64::new(0), lines: AtomicU64::new(0) }
     }
 
-    /// Returns the numbers of the next line: the admissions so far, and its own.
-    fn numbers(&self, admits: bool) -> (u64, u64) {
+    /// Returns the numbers of the next line: the admissions so far, its own, and the time.
+    fn numbers(&self, admits: bool, clock: &dyn Clock) -> (u64, u64, Span) {
         let seq = match admits {
             true => self.admits.fetch_add(1, Relaxed) + 1,
             false => self.admits.load(Relaxed),
         };
-        (seq, self.lines.fetch_add(1, Relaxed) + 1)
+        (seq, self.lines.fetch_add(1, Relaxed) + 1, clock.now().since(self.started))
     }
 }
 
@@ -169,7 +171,7 @@ impl DecisionLog {
         let process = Arc::new(LogProcess::new(&options.node, clock.now()));
         let (format, last, time) = (options.format, process.clone(), clock.clone());
         let end = move |lost| match format {
-            LineFormat::Json => json::end_of_log(&last, time.now(), lost),
+            LineFormat::Json => json::end_of_log(&last, &time, lost),
             LineFormat::Text => Vec::new(),
         };
         Ok(Self(Arc::new(Inner {
@@ -244,7 +246,7 @@ impl DecisionLog {
             buffer.clear();
             write(*format, &context, buffer);
             let end = || match format {
-                LineFormat::Json => LineEnd::numbered(process.numbers(admits)),
+                LineFormat::Json => LineEnd::numbered(process.numbers(admits, clock)),
                 LineFormat::Text => LineEnd::plain(),
             };
             if !writer.send(buffer, end) {

@@ -13,6 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use sluicegate_core::Span;
+
 /// Time that the thread waits for more lines before it writes: waking it costs more than a line,
 /// and no reader needs the log sooner.
 const LINGER: Duration = Duration::from_millis(10);
@@ -52,7 +54,7 @@ struct QueuedLines {
 /// The end of a line. Its numbers are assigned while the queue is locked, so that lines are
 /// numbered in the order in which they are written and a log can be cut anywhere.
 pub(super) struct LineEnd {
-    bytes: [u8; 64],
+    bytes: [u8; 96],
     length: usize,
 }
 
@@ -62,11 +64,13 @@ impl LineEnd {
         Self::new().with(b"\n")
     }
 
-    /// Returns the number of admissions, the number of the line, and the end of the object.
-    pub(super) fn numbered((seq, line): (u64, u64)) -> Self {
+    /// Returns the number of admissions, the number of the line, its time, and the end of the object.
+    pub(super) fn numbered((seq, line, written): (u64, u64, Span)) -> Self {
         let mut digits = itoa::Buffer::new();
         let ending = Self::new().with(b",\"seq\":").with(digits.format(seq).as_bytes());
         let ending = ending.with(b",\"line\":").with(digits.format(line).as_bytes());
+        let written = digits.format(written.as_micros());
+        let ending = ending.with(b",\"writtenUs\":").with(written.as_bytes());
         ending.with(b"}\n")
     }
 
@@ -75,10 +79,10 @@ impl LineEnd {
     }
 
     const fn new() -> Self {
-        Self { bytes: [0; 64], length: 0 }
+        Self { bytes: [0; 96], length: 0 }
     }
 
-    /// Appends bytes. Two numbers of twenty digits and their names fit.
+    /// Appends bytes. Three numbers of twenty digits and their names fit.
     fn with(mut self, bytes: &[u8]) -> Self {
         self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
         self.length += bytes.len();

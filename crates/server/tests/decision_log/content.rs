@@ -40,7 +40,7 @@ fn an_admission_and_a_denial_read_like_this() {
             r##"{{"key":"TENANT:acme#requests","limits":["5000/h"],"take":1,"unit":"requests"}},"##,
             r##"{{"key":"BUDGET:u1#USD/day","limits":["5.00 USD/day"],"take":260600,"##,
             r#""unit":"nano-USD"}}],"#,
-            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":1,"line":1}}"#,
+            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":1,"line":1,"writtenUs":0}}"#,
         ),
         who = who
     );
@@ -57,7 +57,7 @@ fn an_admission_and_a_denial_read_like_this() {
             r#"{{"name":"TENANT","limit":5000,"count":2,"remaining":4998,"window":"5000/h"}},"#,
             r#"{{"name":"BUDGET","limit":5.00,"count":0.0005212,"remaining":4.9994788,"#,
             r#""window":"5.00 USD/day"}}],"at":"2027-01-15T08:00:00Z","#,
-            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":2,"line":3}}"#,
+            r#""node":"node","started":"2027-01-15T07:59:59.75Z","seq":2,"line":3,"writtenUs":0}}"#,
         ),
         who = who
     );

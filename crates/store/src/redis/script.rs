@@ -32,6 +32,7 @@ pub(super) struct ScriptHead {
 
 impl ScriptHead {
     /// Returns the head of scripts without options.
+    #[cfg(any(test, feature = "test-clock"))]
     pub(super) const fn of(clock: ScriptClock) -> Self {
         Self { clock, ttl_min: Duration::ZERO }
     }

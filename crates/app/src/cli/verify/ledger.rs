@@ -326,12 +326,12 @@ impl Ledger {
                     }
                     self.owe(admit, over, actual.unwrap_or(0), update, position);
                 }
-                self.end_leases(&held, *at);
+                self.end_leases(&held, update);
             }
             Effect::Released => {
                 if let Some(held) = self.held.get_mut(id) {
                     let leases = std::mem::take(&mut held.leases);
-                    self.end_leases(&HeldRequest { leases, ..HeldRequest::default() }, *at);
+                    self.end_leases(&HeldRequest { leases, ..HeldRequest::default() }, update);
                 }
             }
             Effect::Cancelled { claimant } => {
@@ -346,7 +346,7 @@ impl Ledger {
                     self.give_back(admit, update, if used { 0 } else { admit.amount });
                 }
                 if !used {
-                    self.end_leases(&held, *at);
+                    self.end_leases(&held, update);
                 }
             }
             Effect::Renewed => {
@@ -453,7 +453,8 @@ impl Ledger {
         if amount > 0 {
             let (earliest, latest, from) = (update.earliest, update.at, update.at);
             let (until, serial) = (None, 0);
-            counter.store.charge(StoreCharge { earliest, latest, from, amount, until, serial });
+            let at = update.at;
+            counter.store.charge(StoreCharge { at, earliest, latest, from, amount, until, serial });
         }
     }
 
@@ -487,9 +488,18 @@ impl Ledger {
                     let known = self.held.get(&admitted.decision.id);
                     let again = known.is_some_and(|known| known.leased_before.contains(key));
                     slots.requests += u64::from(!again);
-                    let number = slots.start(&limit, at, amount, length, admitted.by_node);
+                    if admitted.shows && charge.charged_at.is_none() {
+                        let shown = charge.shown.iter().filter(|shown| !shown.shared);
+                        let count = shown.map(|shown| shown.count).max();
+                        slots.report(count, admitted.decision.at, admitted.position);
+                    }
+                    let times = (earliest.min(at), at);
+                    let number = slots.start(&limit, times, amount, length, admitted.by_node);
                     held.leases.push((key.clone(), number));
                     if slots.is_due() {
+                        let until = self.now - DISORDER_MAX;
+                        let found = slots.compare(self.begin, until, &self.unlogged);
+                        add_unexplained(&mut self.unexplained, key, found);
                         slots.check(key, self.now, self.options.store, self.options.all)?;
                     }
                 }
@@ -502,6 +512,7 @@ impl Ledger {
                     };
                     let from = latest.max(start).since(start) + rounded_up(key);
                     let entry = StoreCharge {
+                        at: own(at).min(charged_at),
                         earliest: own(earliest).min(charged_at),
                         latest: own(at).max(charged_at),
                         from: charged_at + from,
@@ -598,8 +609,7 @@ impl Ledger {
         let unlogged = (key, &self.unlogged);
         let found =
             counter.compare(self.begin, until, self.given_back, unlogged, &self.limit_bounds);
-        let room = UNEXPLAINED_MAX.saturating_sub(self.unexplained.len());
-        self.unexplained.extend(found.into_iter().take(room).map(|one| (key.to_owned(), one)));
+        add_unexplained(&mut self.unexplained, key, found);
         counter.check(key, self.now, &self.limit_bounds, end)
     }
 
@@ -610,10 +620,10 @@ impl Ledger {
         }
     }
 
-    fn end_leases(&mut self, held: &HeldRequest, at: Timestamp) {
+    fn end_leases(&mut self, held: &HeldRequest, update: &DecisionUpdate) {
         for (key, number) in &held.leases {
             if let Some(slots) = self.slots.get_mut(key) {
-                slots.end(*number, at);
+                slots.end(*number, (update.earliest, update.at));
             }
         }
     }
@@ -671,6 +681,8 @@ impl Ledger {
         let leased = leased.filter(|known| matches!(known.limit_set, LimitSet::Leases(_))).count();
         let mut rows = Vec::new();
         for (key, mut slots) in std::mem::take(&mut self.slots) {
+            let found = slots.compare(self.begin, Timestamp::MAX, &self.unlogged);
+            add_unexplained(&mut self.unexplained, &key, found);
             slots.check(&key, self.now, self.options.store, self.options.all)?;
             let admits = slots.requests;
             for SlotVerdict { scope, peaks, first } in slots.verdicts() {
@@ -704,6 +716,16 @@ impl Ledger {
             unexplained,
         })
     }
+}
+
+/// Adds counts that the log does not explain, up to the maximum.
+fn add_unexplained(
+    all: &mut Vec<(String, UnexplainedCount)>,
+    key: &str,
+    found: Vec<UnexplainedCount>,
+) {
+    let room = UNEXPLAINED_MAX.saturating_sub(all.len());
+    all.extend(found.into_iter().take(room).map(|one| (key.to_owned(), one)));
 }
 
 /// An admission that is being recorded.

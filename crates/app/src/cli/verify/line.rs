@@ -51,6 +51,9 @@ pub(super) struct Stamp {
     pub(super) line: u64,
     /// True if this line is one of the admissions that `seq` counts.
     pub(super) admits: bool,
+    /// Time at which the line got its number, by the clock of the node. Lines of older versions have
+    /// none.
+    pub(super) written: Option<Timestamp>,
 }
 
 /// The event that a line records.
@@ -276,6 +279,7 @@ struct Fields<'l> {
     started: Option<Cow<'l, str>>,
     seq: Option<u64>,
     line: Option<u64>,
+    written_us: Option<u64>,
 }
 
 /// Parses a line; the error says what is wrong with it.
@@ -335,7 +339,8 @@ impl Fields<'_> {
         let (Some(node), Some(started), Some(seq), Some(line)) = (node, started, seq, line) else {
             return Ok(None);
         };
-        instant("started", started)?;
+        let began = instant("started", started)?;
+        let written = self.written_us.map(|micros| began + Span::from_micros(micros));
         if line == 0 {
             return Err("line: 0 is not valid, line numbers start at 1".to_owned());
         }
@@ -343,7 +348,7 @@ impl Fields<'_> {
         if admits && seq == 0 {
             return Err("seq: 0 is not valid for an admission".to_owned());
         }
-        Ok(Some(Stamp { process: format!("{node} ({started})"), seq, line, admits }))
+        Ok(Some(Stamp { process: format!("{node} ({started})"), seq, line, admits, written }))
     }
 
     fn decision(&mut self, at: Timestamp) -> Result<Decision, String> {
@@ -528,7 +533,7 @@ mod tests {
             "scopes":[{"window":"5/5s","limit":5,"count":3,"remaining":2},
             {"window":"100/h","limit":100,"count":17,"remaining":83}],"charges":
             [{"key":"K#requests","limits":["5/5s","100/h"],"take":1,"unit":"requests"}],
-            "node":"a","started":"2026-01-04T00:00:00Z","seq":7,"line":9}"#;
+            "node":"a","started":"2026-01-04T00:00:00Z","seq":7,"line":9,"writtenUs":5000000}"#;
         let read = decision(line);
         let [charge] = &read.charges[..] else { panic!("{read:?}") };
         assert_eq!((charge.key.as_str(), charge.take, charge.need), ("K#requests", 1, None));
@@ -540,7 +545,9 @@ mod tests {
         assert_eq!(read.at.to_string(), "2026-01-05T00:00:00.000201Z");
         assert_eq!(read.earliest.to_string(), "2026-01-05T00:00:00.000101Z");
         let process = "a (2026-01-04T00:00:00Z)".to_owned();
-        assert_eq!(entry(line).stamp, Some(Stamp { process, seq: 7, line: 9, admits: true }));
+        let written = "2026-01-04T00:00:05Z".parse().ok();
+        let stamp = Stamp { process, seq: 7, line: 9, admits: true, written };
+        assert_eq!(entry(line).stamp, Some(stamp));
     }
 
     /// Builds an admission with further fields.

@@ -6,6 +6,7 @@
 //! as streams and merged by the time of the store. Of each counter, only the admissions that a later
 //! window can contain are kept in memory.
 
+mod bucket_counts;
 mod counter;
 mod ledger;
 mod line;

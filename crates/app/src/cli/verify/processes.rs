@@ -35,6 +35,11 @@ pub(super) struct Process {
     /// Times of the earliest and the latest line.
     pub(super) first: Timestamp,
     pub(super) last: (Timestamp, LogPosition),
+    /// Number of the first line, and the time at which it was written, by the clock of the node.
+    first_written: Option<(u64, Timestamp)>,
+    /// Shortest time from a decision, by the clock of the store, to its line, by that of the node: the
+    /// difference of the clocks, and at most a moment more.
+    delay_min: Option<i64>,
     /// Longest duration of a call.
     pub(super) longest: Span,
     /// Number of lines that the process reported as dropped.
@@ -71,7 +76,7 @@ pub(super) enum Flaw {
 impl Processes {
     /// Records a line. Returns false if its line number or its admission number was seen before.
     pub(super) fn see(&mut self, stamp: Stamp, entry: &LogEntry, position: LogPosition) -> bool {
-        let Stamp { process, seq, line, admits } = stamp;
+        let Stamp { process, seq, line, admits, written } = stamp;
         let index = match self.index_by_name.get(&process) {
             Some(&index) => index,
             None => {
@@ -83,6 +88,16 @@ impl Processes {
         let process = &mut self.all[index];
         if !process.lines.add(line, position) || admits && !process.admits.add(seq, position) {
             return false;
+        }
+        if let Some(written) = written {
+            if process.first_written.is_none_or(|(first, _)| line < first) {
+                process.first_written = Some((line, written));
+            }
+            // The time of an entry without a time of the store is that of the node.
+            if entry.ahead.is_some() {
+                let delay = written.as_micros() as i64 - entry.at.as_micros() as i64;
+                process.delay_min = Some(process.delay_min.map_or(delay, |min| min.min(delay)));
+            }
         }
         process.first = process.first.min(entry.at);
         if process.last.0 <= entry.at {
@@ -130,6 +145,8 @@ impl Process {
             admits: NumberRanges::default(),
             first: at,
             last: (at, position),
+            first_written: None,
+            delay_min: None,
             longest: Span::ZERO,
             dropped: 0,
             sampled: false,
@@ -139,9 +156,14 @@ impl Process {
         }
     }
 
-    /// Returns the time from which its admissions are known, if its first lines are missing.
+    /// Returns the time from which its admissions are known, if its first lines are missing: these
+    /// were written before the first line that is present.
     pub(super) fn known_from(&self) -> Timestamp {
-        self.first + self.longest
+        let written = self.first_written.zip(self.delay_min).map(|((_, written), delay)| {
+            let micros = written.as_micros().checked_add_signed(-delay);
+            micros.map_or(written, Timestamp::from_micros)
+        });
+        self.first.max(written.unwrap_or(self.first)) + self.longest
     }
 
     /// Returns the time until which its admissions are known, if its last lines are missing.

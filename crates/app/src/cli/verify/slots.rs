@@ -1,4 +1,7 @@
 //! The leases of one concurrency limit: the number of slots each one held, and from when to when.
+//!
+//! Every admission reports how many slots were in use. [`ConcurrencyCounter::compare`] compares that
+//! with the leases in the log, to detect missing log lines.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +9,8 @@ use sluicegate_checker::{Bound, CheckedScope, Checker, Event, Finding, LogError,
 use sluicegate_core::{Id, Limit, Span, Timestamp};
 
 use super::counter::DISORDER_MAX;
+use super::logs::LogPosition;
+use super::store_counts::{PrefixSums, UnexplainedCount, UnloggedCharges};
 
 /// A counter with fewer leases than this is checked only at the end.
 const CHECK_AT_MIN: usize = 4_096;
@@ -23,14 +28,24 @@ pub(super) struct ConcurrencyCounter {
     next: u64,
     check_at: usize,
     found: Vec<SlotVerdict>,
+    /// Slots in use that the store reported: time, number, line.
+    reports: Vec<(Timestamp, u64, LogPosition)>,
+    /// Upper bound of the slots that are held since before the log began.
+    before: u64,
+    /// Time from which the log is complete.
+    begin: Timestamp,
 }
 
 struct Lease {
+    /// Earliest time at which the store can have granted it.
+    earliest: Timestamp,
     start: Timestamp,
     slots: u64,
     length: Span,
     /// Time at which it expires or was released.
     until: Timestamp,
+    /// Earliest time at which it can have ended.
+    ended_from: Timestamp,
     ended: bool,
     /// True if a node granted it on its own.
     by_node: bool,
@@ -52,6 +67,9 @@ impl ConcurrencyCounter {
             next: 0,
             check_at: 0,
             found: Vec::new(),
+            reports: Vec::new(),
+            before: u64::MAX,
+            begin: Timestamp::ZERO,
         }
     }
 
@@ -59,7 +77,7 @@ impl ConcurrencyCounter {
     pub(super) fn start(
         &mut self,
         limit: &Limit,
-        at: Timestamp,
+        (earliest, at): (Timestamp, Timestamp),
         slots: u64,
         length: Span,
         by_node: bool,
@@ -70,8 +88,9 @@ impl ConcurrencyCounter {
         let number = self.next;
         self.next += 1;
         let until = at + length;
-        self.leases
-            .insert(number, Lease { start: at, slots, length, until, ended: false, by_node });
+        let (start, ended_from, ended) = (at, until, false);
+        let lease = Lease { earliest, start, slots, length, until, ended_from, ended, by_node };
+        self.leases.insert(number, lease);
         number
     }
 
@@ -79,21 +98,68 @@ impl ConcurrencyCounter {
     pub(super) fn renew(&mut self, number: u64, at: Timestamp) {
         if let Some(lease) = self.leases.get_mut(&number).filter(|lease| !lease.ended) {
             lease.until = lease.until.max(at + lease.length);
+            lease.ended_from = lease.until;
         }
     }
 
-    /// Ends a lease, unless it has already ended.
-    pub(super) fn end(&mut self, number: u64, at: Timestamp) {
+    /// Ends a lease between two instants, unless it has already ended.
+    pub(super) fn end(&mut self, number: u64, times: (Timestamp, Timestamp)) {
         if let Some(lease) = self.leases.get_mut(&number) {
-            lease.end(at);
+            lease.end(times);
         }
     }
 
     /// Ends every lease that started before `at`.
     pub(super) fn reset(&mut self, at: Timestamp) {
         for lease in self.leases.values_mut().filter(|lease| lease.start < at) {
-            lease.end(at);
+            lease.end((at, at));
         }
+    }
+
+    /// Records the number of slots in use that an admission reported.
+    pub(super) fn report(&mut self, count: Option<u64>, at: Timestamp, position: LogPosition) {
+        self.reports.extend(count.map(|count| (at, count, position)));
+    }
+
+    /// Compares the numbers reported until `until` with the leases in the log, which is complete from
+    /// `begin` on.
+    ///
+    /// Slots that are held since before the log began can only become fewer. After a call without an
+    /// answer it is not known which leases were renewed or released, and nothing is compared.
+    pub(super) fn compare(
+        &mut self,
+        begin: Timestamp,
+        until: Timestamp,
+        unlogged: &UnloggedCharges,
+    ) -> Vec<UnexplainedCount> {
+        if self.begin < begin {
+            (self.begin, self.before) = (begin, u64::MAX);
+        }
+        let sums = |counts: fn(&Lease) -> bool, at: fn(&Lease) -> Timestamp| {
+            let leases = self.leases.values().filter(|lease| counts(lease));
+            PrefixSums::new(leases.map(|lease| (at(lease), lease.slots)))
+        };
+        let (granted, ended) =
+            (sums(|_| true, |one| one.earliest), sums(|_| true, |one| one.until));
+        let certain = sums(|one| !one.by_node, |one| one.start);
+        let gone = sums(|one| !one.by_node, |one| one.ended_from);
+        self.reports.sort_by_key(|(at, ..)| *at);
+        let known = self.reports.partition_point(|(at, ..)| *at <= until);
+        let mut found = Vec::new();
+        for (at, count, position) in self.reports.drain(..known) {
+            if at < begin || unlogged.is_unanswered_before(at) {
+                continue;
+            }
+            // A slot that was released at the same instant may still have been counted.
+            let most = granted.until(at).saturating_sub(ended.until(at - Span::from_micros(1)));
+            let least = certain.until(at - Span::from_micros(1)).saturating_sub(gone.until(at));
+            let explained = most.saturating_add(self.before);
+            if count > explained {
+                found.push(UnexplainedCount { at, position, count, explained });
+            }
+            self.before = self.before.min(count.saturating_sub(least));
+        }
+        found
     }
 
     /// Returns true if there are enough leases for the next check.
@@ -155,10 +221,11 @@ impl ConcurrencyCounter {
 }
 
 impl Lease {
-    fn end(&mut self, at: Timestamp) {
+    fn end(&mut self, (earliest, at): (Timestamp, Timestamp)) {
         if !self.ended {
             // A lease that expired earlier ended at its expiry.
             self.until = self.until.min(at).max(self.start);
+            self.ended_from = self.ended_from.min(earliest);
             self.ended = true;
         }
     }

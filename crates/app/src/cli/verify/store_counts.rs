@@ -18,13 +18,14 @@
 //! | charges of a call without a response | those that its line names (`unconfirmed`) |
 //! | charges of a denied call that were held briefly in another slot of a cluster | the largest charge of the counter |
 //!
-//! Buckets and concurrency slots are not compared.
+//! `bucket_counts.rs` compares the levels of token buckets, and `slots.rs` the numbers of slots in use.
 
 use std::collections::HashMap;
 use std::mem::{self, Discriminant};
 
 use sluicegate_core::{Limit, Span, Timestamp};
 
+use super::bucket_counts::BucketLevel;
 use super::line::Charge;
 use super::logs::LogPosition;
 
@@ -57,6 +58,10 @@ pub(super) struct StoreCounts {
     /// are charged ahead, and times under a literal key are rounded up.
     pub(super) ahead: Span,
     pub(super) unit: String,
+    /// Levels of the buckets among its limits.
+    buckets: Vec<BucketLevel>,
+    /// Time until which the buckets have been compared.
+    buckets_until: Timestamp,
     /// True if a request was charged in several slots of a Redis cluster at once.
     pub(super) across_slots: bool,
 }
@@ -64,6 +69,8 @@ pub(super) struct StoreCounts {
 /// A charge that the store counts.
 #[derive(Clone, Copy)]
 pub(super) struct StoreCharge {
+    /// Time of the store when it made the charge.
+    pub(super) at: Timestamp,
     /// Earliest time at which the store can have counted it; `latest` is the latest.
     pub(super) earliest: Timestamp,
     pub(super) latest: Timestamp,
@@ -151,7 +158,7 @@ impl UnloggedCharges {
     }
 
     /// Returns true if a call before `at` got no response from the store.
-    fn is_unanswered_before(&self, at: Timestamp) -> bool {
+    pub(super) fn is_unanswered_before(&self, at: Timestamp) -> bool {
         self.unanswered.is_some_and(|first| first <= at + LATE_MAX)
     }
 
@@ -161,6 +168,15 @@ impl UnloggedCharges {
             charges.sort_unstable();
         }
         self.denied.sort_unstable();
+    }
+
+    /// Returns the maximum amount that calls without a response can have charged until an instant.
+    fn unconfirmed_until(&self, at: Timestamp, key: &str, unit: &str) -> u64 {
+        let at = at + LATE_MAX;
+        let charges = self.unconfirmed.get(key).into_iter().flatten();
+        let charges = charges.filter(|(charged, _)| *charged <= at).map(|(_, amount)| *amount);
+        let settled = self.settled.iter().filter(|(settled, of, _)| *settled <= at && of == unit);
+        charges.chain(settled.map(|(.., amount)| *amount)).fold(0, u64::saturating_add)
     }
 
     /// Returns the maximum amount that a window ending at `at` can contain beyond the logged charges.
@@ -241,6 +257,9 @@ impl StoreCounts {
         (key, unlogged): (&str, &UnloggedCharges),
         limit: impl Fn(usize, usize) -> &'l Limit,
     ) -> Vec<UnexplainedCount> {
+        if self.begin < begin {
+            self.buckets.iter_mut().for_each(BucketLevel::forget);
+        }
         self.begin_at(begin);
         self.shown.sort_by_key(|shown| shown.at);
         let known = self.shown.partition_point(|shown| shown.at <= until);
@@ -249,9 +268,10 @@ impl StoreCounts {
             let at = shown[last].at;
             self.inherit_at(at);
             shown.retain(|shown| shown.at > at);
+            self.buckets.iter_mut().for_each(BucketLevel::forget);
         }
+        let mut found = self.compare_buckets(&shown, until, (key, unlogged), &limit);
         let explained = ExplainedUsage::new(self, given_back);
-        let mut found = Vec::new();
         for now in shown.chunk_by(|a, b| a.at == b.at) {
             // Of several decisions at the same instant, the last one reports the largest count.
             let mut now = now.to_vec();
@@ -275,6 +295,43 @@ impl StoreCounts {
             self.returned.retain(|returned| returned.from > kept_from);
         }
         found
+    }
+
+    /// Compares the reported levels of token buckets. Not in a cluster: there, a denied request may
+    /// have been counted for a moment.
+    fn compare_buckets<'l>(
+        &mut self,
+        shown: &[ReportedCount],
+        until: Timestamp,
+        (key, unlogged): (&str, &UnloggedCharges),
+        limit: &impl Fn(usize, usize) -> &'l Limit,
+    ) -> Vec<UnexplainedCount> {
+        let span = (self.buckets_until, until);
+        self.buckets_until = until;
+        let mut by_bucket: Vec<(usize, Vec<ReportedCount>)> = Vec::new();
+        for one in shown.iter().filter(|one| one.at >= self.begin && !self.across_slots) {
+            let Some(level) = BucketLevel::new(limit(one.limit_set, one.limit)) else { continue };
+            let known = self.buckets.iter().position(|other| other.is_like(&level));
+            let bucket = known.unwrap_or_else(|| {
+                self.buckets.push(level);
+                self.buckets.len() - 1
+            });
+            match by_bucket.iter_mut().find(|(other, _)| *other == bucket) {
+                Some((_, reports)) => reports.push(*one),
+                None => by_bucket.push((bucket, vec![*one])),
+            }
+        }
+        // Under another limit the level means something else, so it is unknown after a change.
+        if self.buckets.len() > 1 {
+            let last = by_bucket.pop().map(|(bucket, _)| self.buckets.swap_remove(bucket));
+            self.buckets = last.into_iter().collect();
+            self.buckets.iter_mut().for_each(BucketLevel::forget);
+            return Vec::new();
+        }
+        let unconfirmed = |at: Timestamp| unlogged.unconfirmed_until(at, key, &self.unit);
+        let Some(bucket) = self.buckets.first_mut() else { return Vec::new() };
+        let reports = by_bucket.first().map_or(&[][..], |(_, reports)| reports.as_slice());
+        bucket.compare(span, &self.entries, reports, unconfirmed)
     }
 
     /// Sets the time from which the log explains the count, unless that is known to be later.
@@ -435,10 +492,10 @@ impl ExplainedUsage {
 }
 
 /// Prefix sums of amounts, ordered by time.
-struct PrefixSums(Vec<(Timestamp, u64)>);
+pub(super) struct PrefixSums(Vec<(Timestamp, u64)>);
 
 impl PrefixSums {
-    fn new(amounts: impl Iterator<Item = (Timestamp, u64)>) -> Self {
+    pub(super) fn new(amounts: impl Iterator<Item = (Timestamp, u64)>) -> Self {
         let mut sums: Vec<_> = amounts.collect();
         sums.sort_unstable();
         let mut sum = 0_u64;
@@ -450,7 +507,7 @@ impl PrefixSums {
     }
 
     /// Returns the sum of all amounts up to and including an instant.
-    fn until(&self, at: Timestamp) -> u64 {
+    pub(super) fn until(&self, at: Timestamp) -> u64 {
         let position = self.0.partition_point(|(instant, _)| *instant <= at);
         position.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
