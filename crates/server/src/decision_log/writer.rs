@@ -13,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Time that the thread waits for more lines before it writes: waking it costs more than a line,
-/// and no reader needs the log sooner.
+/// Time that the thread waits for more lines before it writes. Waking the thread costs more than
+/// writing a line, and no reader needs the log sooner.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// Maximum time that closing waits for a blocked output: a process must end even if its output is
