@@ -53,7 +53,7 @@ pub(crate) struct TierWork {
     tier: Tier,
     /// Estimated cost of a job.
     estimate: Cost,
-    /// Time after which an estimate can't be settled any more.
+    /// Time for which an estimate is held. If it is not settled by then, it stays charged.
     hold: Span,
     /// Remaining share of the tightest limit in the last answer: a number from 0 to 1, as bits.
     left: AtomicU64,
