@@ -69,8 +69,7 @@ impl Console {
         io::stderr().is_terminal()
     }
 
-    /// Returns true if standard error is a terminal that shows colours, and nobody asked for none
-    /// (`NO_COLOR`).
+    /// Returns true if standard error is a terminal with colours, and `NO_COLOR` is not set.
     pub(crate) fn has_colour() -> bool {
         anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never
     }

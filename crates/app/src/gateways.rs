@@ -58,9 +58,9 @@ impl Gateways {
         Ok(changes)
     }
 
-    /// Answers the callers of all gateways before the process stops: new requests are rejected at
-    /// once, and those without a response when `grace` is over or `now` is cancelled. A rejection
-    /// needs a moment to arrive, so this ends a little before `grace` does.
+    /// Drains all gateways before the process stops. New requests are rejected at once; requests
+    /// without a response are rejected when `grace` is over or `now` is cancelled. It ends a little
+    /// before `grace`, because a rejection needs a moment to arrive.
     pub(crate) async fn drain(&self, grace: Duration, now: CancellationToken) {
         let gateways: Vec<_> = self.lock().iter().map(|(_, gateway)| gateway.clone()).collect();
         let grace = grace.saturating_sub(ANSWER_TIME.min(grace / 10));

@@ -1,4 +1,4 @@
-//! Metrics that the parts of a node know, read at each scrape.
+//! Metrics that are read from the components of a node at each scrape.
 //!
 //! | metric | meaning |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Reads the state of the store for probes and metrics, and the load that a process puts on it.
-//! Logs which store is used.
+//! Reads the state of the store for probes and metrics, determines the workload of a process on it,
+//! and logs which store is used.
 
 use sluicegate_config::{Config, RedisEndpoint, RedisTopology, RedisWorkload, StoreOptions};
 use sluicegate_core::Ruleset;

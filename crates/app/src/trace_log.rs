@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Name of the field. Lines of gateways have it anyway.
+/// Name of the field. The lines of gateways already have it.
 const FIELD: &str = "trace_id";
 
 /// A format of log lines, with the id of the trace that a line belongs to.

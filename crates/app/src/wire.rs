@@ -236,7 +236,8 @@ impl Node {
         if let Some(remote) = &remote {
             metrics::queue_clients(registry, remote.clone());
             if jobs.is_empty() {
-                // Otherwise the jobs show and poll their queues, with those of clients.
+                // If there are jobs, they already report and poll the queues, including those of
+                // clients.
                 metrics::queues(registry, jobs.monitor.depths.clone());
                 tokio::spawn(jobs.monitor.depths.clone().run(shutdown.clone()));
             }

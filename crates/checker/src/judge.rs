@@ -58,7 +58,7 @@ fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit]
     admits.chunk_by(|a, b| a.at == b.at).map(move |now| (now[0].at, sum(now), now))
 }
 
-/// The admission in a window that was decided last. Only this one may exceed the limit.
+/// Finds the admission in a window that was decided last. Only this one may exceed the limit.
 #[derive(Default)]
 struct LastDecided {
     /// Candidates by `at`; each was decided later than all that follow it.
@@ -114,9 +114,9 @@ fn rolling(scope: &CheckedScope, rate: &Rate, admits: &[Admit]) -> Findings {
     findings
 }
 
-/// Checks a bucket. Of all intervals that end at an instant, the worst begins when the bucket was
-/// last empty: before that, more was refilled than taken, and after that, some usage would be left
-/// out. So one interval per instant is enough.
+/// Checks a bucket. Of all intervals that end at an instant, the worst one begins when the bucket
+/// was last empty: an earlier begin adds more refill than usage, and a later one leaves out usage.
+/// So one interval per instant is enough.
 fn bucket(scope: &CheckedScope, rate: &Rate, capacity: Amount, admits: &[Admit]) -> Findings {
     let window = u128::from(rate.window.span().as_micros());
     let refill = u128::from(rate.amount.get());

@@ -88,8 +88,8 @@ impl fmt::Display for ScopeVerdict {
     }
 }
 
-/// The sums of one scope that each exceed their bound more, or come nearer to it, than all sums
-/// before: the worst one until any time.
+/// The running maximum of a scope: each sum exceeds its bound by more, or comes closer to it, than
+/// all sums before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peaks(Vec<(Timestamp, Finding)>);
 

@@ -1,4 +1,4 @@
-//! [`Admission`]: the right to do a piece of work, which ends when it is dropped.
+//! [`Admission`]: the right to do a piece of work. Dropping it ends the admission.
 
 use std::fmt;
 use std::sync::Arc;
@@ -135,7 +135,8 @@ impl Held {
         }
     }
 
-    /// Settles or releases in the background. A store in this process has done it when this returns.
+    /// Settles or releases in the background. With a store in this process, it is done when this
+    /// returns.
     fn finish(self, actual: Option<Cost>) {
         self.stop_renewal();
         let Self { shared, handle, runtime, .. } = self;

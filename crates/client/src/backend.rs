@@ -31,15 +31,16 @@ pub(crate) trait Backend: Send + Sync {
     /// Waits for the turn of the request. If the future is dropped, its booking is given back.
     fn until_ready<'a>(&'a self, request: &'a Request<'_>) -> Operation<'a, Outcome>;
 
-    /// Replaces the estimate of an admission with its actual cost, and ends it. The result is not
-    /// recorded if a remote service did not answer and its client does not report that as an error.
+    /// Replaces the estimate of an admission with its actual cost, and ends it. `recorded` of the
+    /// result is false if a remote service did not answer and the client does not report that as an
+    /// error.
     fn settle<'a>(
         &'a self,
         handle: &'a AdmissionHandle,
         cost: &'a Cost,
     ) -> Operation<'a, Settlement>;
 
-    /// Ends an admission. Returns false if that is not recorded, as for [`Backend::settle`].
+    /// Ends an admission. Returns false if the end was not recorded, as for [`Backend::settle`].
     fn end<'a>(&'a self, handle: &'a AdmissionHandle, how: EndMode) -> Operation<'a, bool>;
 
     /// Extends an admission. Returns the time until it ends.

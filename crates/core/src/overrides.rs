@@ -1,5 +1,5 @@
-//! [`Override`]: other limits of a rule for some requests and for a time, without a change of the
-//! configuration.
+//! [`Override`]: limits set at run time that replace the limits of a rule for some requests, for a
+//! time or until the override is removed.
 
 use crate::id::Id;
 use crate::limit::Limit;

@@ -69,7 +69,7 @@ impl<'a> Charge<'a> {
         self.cell.limits.first().is_some_and(Limit::is_ban)
     }
 
-    /// Returns true if nothing is charged and the gate only has to be open. See
+    /// Returns true if this is a gate: it charges nothing, and only has to be open. See
     /// [`crate::Store::close`].
     pub const fn is_gate(&self) -> bool {
         self.cell.gate
@@ -361,8 +361,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Sets the slack: the configured one, or 1 % of the shortest window, and at least what a pacer
-    /// needs.
+    /// Sets the slack: the configured one, or else 1 % of the shortest window, but at least as long
+    /// as a pacer needs, and at least 10 ms without a pacer.
     pub(crate) fn set_slack(&mut self, configured: Option<Span>, pacing: Option<Pacing>) {
         let charges = self.charges.iter().filter(|charge| !charge.rule.spreads);
         let shortest = charges.filter_map(|charge| charge.cell.slack).min();
@@ -380,12 +380,12 @@ impl<'a> Plan<'a> {
         Slack { span: self.slack, owner: self.owner }
     }
 
-    /// Returns the time that is a lead later than `now`: `now` itself if the work is not paced.
+    /// Returns `now` plus the lead; `now` itself if the work is not paced.
     pub fn after_lead(&self, now: Timestamp) -> Timestamp {
         now + self.lead.unwrap_or_default()
     }
 
-    /// Returns the same plan with other meters, or `None` if a charge that can deny gets none.
+    /// Returns the same plan with other meters, or `None` if a charge that can deny has no meter.
     pub(crate) fn with_meters(
         &self,
         meter: impl Fn(&Charge<'a>) -> Option<Meter<'a>>,
@@ -422,10 +422,10 @@ impl<'a> Plan<'a> {
 
     /// Returns the first instant from `now` on at which every charge fits.
     ///
-    /// It takes the latest result of all charges and asks again from there until it stays the same.
-    /// Only a fully booked calendar period makes a second round differ from the first. `earliest`
-    /// returns the result of the charge with an index, from an instant on. `booking` skips charges
-    /// that can't be booked.
+    /// Each round moves the start to the latest result of all charges; the search ends when a round
+    /// changes nothing. Only a fully booked calendar period can make a second round differ from the
+    /// first. `earliest` returns the result of one charge, by its index, from an instant on. If
+    /// `booking` is true, charges that can't be booked are skipped.
     pub fn start(
         &self,
         now: Timestamp,

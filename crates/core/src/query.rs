@@ -58,8 +58,8 @@ pub struct Pacing {
     /// Time after its start within which work may begin, unless a slack is configured. Longer than
     /// a round trip, because the node knows the clock of the store only that well.
     pub slack: Span,
-    /// The pacer that starts the work, if it is the one that asks and spaces all its real starts:
-    /// [`crate::algorithm::Slack`].
+    /// Id of the pacer, if the pacer that asks also starts the work and spaces all its real starts:
+    /// see [`crate::algorithm::Slack`].
     pub owner: Option<Id>,
 }
 
@@ -69,7 +69,8 @@ pub enum Subject {
     /// All that match. Every required dimension has to be present.
     #[default]
     Whole,
-    /// All that match. The query is one of several views of the same work, so it may be incomplete.
+    /// All that match. The query is one of several views of the same work, so it may lack
+    /// dimensions.
     View,
     /// None: only the limits that the query contains.
     Inline,

@@ -39,8 +39,9 @@ pub struct Rule {
     pub outage: Option<OutagePolicy>,
     /// True if the rule deliberately has no limits: matching work is unlimited in its group.
     pub unlimited: bool,
-    /// True if the rule is counted like a shadow rule, independent of other rules, and the caller
-    /// compares and denies. This is how envoyproxy/ratelimit counts.
+    /// True if the rule only counts, like a shadow rule and independent of other rules. The
+    /// protocol server compares the count with the limit and denies. This is how
+    /// envoyproxy/ratelimit counts.
     pub tally: bool,
     /// True if the rule is one of several quotas: a call is admitted if one of the quotas that it
     /// matches is not used up. Such a rule also has `tally`.

@@ -33,10 +33,10 @@ use crate::worker::Worker;
 /// Maximum time a worker holds a message that waits for its limit; longer waits go back to the
 /// queue.
 const HOLD_MAX: Span = Span::from_secs(5);
-/// Time before its start at which the call of a booked message is prepared: longer than it takes to log
-/// in and to connect.
+/// Time before its start at which the call of a booked message is prepared. It is longer than a
+/// login and a connection take.
 const PREPARE_AHEAD: Span = Span::from_secs(1);
-/// Last part of the wait for a start, which is not interrupted when the worker stops.
+/// Last part of the wait for a start. A stop of the worker does not interrupt it.
 const EXACT: Span = Span::from_millis(3);
 /// Minimum delay of a message that goes back to the queue.
 const DEFER_MIN: Span = Span::from_millis(10);
@@ -64,7 +64,7 @@ impl Worker {
         let job =
             Job { message: delivery.message().clone(), provider: self.options.provider.clone() };
         let mut prepared = None;
-        // A booked message waits for its start time before it takes a concurrency slot.
+        // A booked message waits for its start before it takes a concurrency slot of the worker.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
             let wait = booking.wait(self.clock.now());
             if wait > HOLD_MAX {
@@ -104,7 +104,8 @@ impl Worker {
             first = false;
             match next {
                 NextStep::Go(handle, window) => {
-                    // The window itself waits for the last moments, more exactly than a timer.
+                    // `window.start` waits for the last few milliseconds, more exactly than a
+                    // timer.
                     let wait = window.wait(self.provider_limits.now()).saturating_sub(EXACT);
                     if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
                         self.provider_limits.cancel(handle).await;
@@ -116,7 +117,8 @@ impl Worker {
                         admission = handle;
                         break;
                     }
-                    // This process was stopped, or is busy: starting now could break the limit.
+                    // The process was suspended or is overloaded. Starting now could exceed the
+                    // limit.
                     self.provider_limits.started_after(window.late(self.provider_limits.now()));
                     self.provider_limits.cancel(handle).await;
                 }
@@ -164,7 +166,7 @@ impl Worker {
         if self.options.booked {
             return self.claim(message).await;
         }
-        // Not under the id of the job: a redelivered message may have been processed before, and
+        // The id of the job is not used: a redelivered message may have been processed before, and
         // two calls to the provider have to be counted twice.
         let turn = self.provider_limits.acquire(Tier::Worker, None).await;
         if let Turn::Later(span) = &turn
@@ -207,7 +209,7 @@ impl Worker {
                 delivery.count_deferral();
                 NextStep::Wait(Span::ZERO)
             }
-            // A claim has no outage policy. Booking again, under the same id, lets it decide.
+            // A claim is not decided by the outage policy. A new booking under the same id is.
             Turn::Unanswered(span) => {
                 delivery.set_booking(None);
                 NextStep::Wait(span)

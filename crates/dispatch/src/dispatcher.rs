@@ -32,8 +32,8 @@ use crate::tier::{Booking, Tier, admission_id};
 use crate::trace;
 use crate::tracker::{JobEvent, JobStatus, JobTracker};
 
-/// Time by which a booked message reaches its worker early. The worker waits for the rest, because
-/// brokers deliver less exactly than bookings start.
+/// Time by which a booked message is delivered to its worker before its start. The worker waits for
+/// the rest, because brokers deliver less exactly than bookings start.
 const LEAD: Span = Span::from_millis(500);
 
 /// Time after the start of a booked job in which its worker can settle the estimate.
@@ -208,7 +208,8 @@ impl Dispatcher {
     /// Chooses the provider of a message. The error says why its body can't be used.
     fn choose(&self, body: &[u8]) -> Result<Choice, DeadLetterReason> {
         let json = without_byte_order_mark(body);
-        // In any depth: only a strategy that reads the body needs it as a tree.
+        // Checks the syntax at any depth. Only a strategy that reads the body needs it as a tree,
+        // whose depth is limited.
         if let Err(error) = serde_json::from_slice::<IgnoredAny>(json) {
             return Err(rejection("the body is not JSON", &[error.to_string()]));
         }
@@ -287,7 +288,7 @@ impl Dispatcher {
                 return Err(DispatchError::Rejected(rejection(&reason, &[])));
             }
         };
-        // Before the limit is asked, so that a message is not charged while it can't be sent.
+        // Checked before the limit, so that a message is not charged while it can't be sent.
         if let Some(span) = self.paused(provider) {
             return Err(DispatchError::Paused(span));
         }
@@ -307,7 +308,8 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses the provider with the most room; if all are full, the one that has room first.
+    /// Chooses the provider with the most room. If all are full, chooses the one that has room
+    /// first (booked delays), or each in turn (fixed delay).
     async fn any(&self, message: &Message) -> Result<Destination, DispatchError> {
         let order = self.selector.order();
         let usable: Vec<usize> =
@@ -365,7 +367,8 @@ impl Dispatcher {
                 turn => return Err(turn.into()),
             }
         }
-        // In turn: all of them in one queue would wait much longer than the delay.
+        // Round robin: if all messages went to one queue, they would wait much longer than the
+        // delay.
         let turn = self.overflow.fetch_add(1, Ordering::Relaxed) % order.len().max(1);
         self.fixed(order.get(turn).copied().unwrap_or_default(), Turn::Later(delay), delay)
     }

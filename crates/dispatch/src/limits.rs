@@ -20,7 +20,7 @@ use crate::tier::Tier;
 /// Time for which an admission is remembered for a message that is delivered again.
 const KEEP: Span = Span::from_secs(600);
 
-/// Time between the end of a call and its settlement.
+/// Maximum time from the end of a call to its settlement.
 const SETTLE_LATE: Span = Span::from_secs(60);
 
 /// The answer to a question for a turn.
@@ -53,10 +53,9 @@ pub(crate) struct TierWork {
     tier: Tier,
     /// Estimated cost of a job.
     estimate: Cost,
-    /// Time after which an estimate stays as it is.
+    /// Time for which an estimate is held. If it is not settled by then, it stays charged.
     hold: Span,
-    /// Part of the tightest limit that was left when it was last asked, as the bits of a number
-    /// from 0 to 1.
+    /// Remaining share of the tightest limit in the last answer: a number from 0 to 1, as bits.
     left: AtomicU64,
 }
 
@@ -148,8 +147,8 @@ impl ProviderLimits {
         self.pacer.service().now()
     }
 
-    /// Asks for a turn now. Under an `id` it is counted once, however often it is asked for;
-    /// without one each time, because the work may have run.
+    /// Asks for a turn now. With an `id`, repeated calls are counted once. Without one, each call
+    /// is counted, because the work may have run.
     pub(crate) async fn acquire(&self, tier: Tier, id: Option<Id>) -> Turn {
         let id = match id {
             Some(id) => RequestId::of_caller(id, KEEP),
@@ -158,8 +157,8 @@ impl ProviderLimits {
         self.pacer.acquire(self.of(tier), id).await
     }
 
-    /// Books the first start that suits both tiers. Where nothing can be booked, it asks for a turn
-    /// now under the limits of `unbooked`.
+    /// Books the first start that suits both tiers. If booking is not possible, asks for a turn now
+    /// under the limits of `unbooked`.
     pub(crate) async fn book(&self, id: Id, unbooked: Tier) -> Turn {
         let id = RequestId::of_caller(id, KEEP);
         self.pacer.book(&self.booked, self.of(unbooked), id).await
@@ -187,7 +186,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Replaces the estimate of a turn with what the call took.
+    /// Replaces the estimate of a turn with the actual usage of the call.
     pub(crate) async fn settle(&self, handle: Option<Handle>, usage: &CallUsage) {
         let has_estimate = self.worker.estimate != Cost::default();
         let Some(handle) = handle.filter(|_| has_estimate) else { return };
@@ -206,8 +205,8 @@ impl ProviderLimits {
         }
     }
 
-    /// Returns the time until something could be booked, or `None` if nothing ever can. Writes
-    /// nothing.
+    /// Returns the time until a start could be booked, or `None` if that will never be possible.
+    /// Writes nothing.
     pub(crate) async fn soonest(&self) -> Option<Span> {
         self.pacer.soonest(&self.booked).await
     }
@@ -231,7 +230,7 @@ impl ProviderLimits {
         asked.await.unwrap_or(ProviderState::Unknown)
     }
 
-    /// Returns the part of the tightest limit that was left when it was last asked, from 0 to 1.
+    /// Returns the remaining share of the tightest limit in the last answer, from 0 to 1.
     pub(crate) fn left(&self) -> f64 {
         let of = |work: &TierWork| f64::from_bits(work.left.load(Ordering::Relaxed));
         of(&self.dispatch).min(of(&self.booked))

@@ -1,5 +1,5 @@
-//! Settles deliveries although a queue fails: a message that can't be published is held and
-//! published later, instead of being requeued and received again in a loop.
+//! Settles deliveries while a queue fails: a message that can't be published is held and published
+//! later, instead of being requeued and received again in a loop.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::stop::Stop;
 const HOLD: Backoff = Backoff { from: Span::from_secs(1), to: Span::from_secs(60) };
 
 /// Repeats an operation that settles a delivery until it succeeds. Returns an error if the delivery
-/// is lost or the message can never be published, and requeues it when a drain is signalled.
+/// is lost or the message can never be published. Requeues the message if a drain is signalled.
 ///
 /// `queue` is the queue that the operation publishes to.
 pub(crate) async fn until_settled<F>(

@@ -34,8 +34,8 @@ impl Tier {
         }
     }
 
-    /// Returns the query whether a job with this estimated cost may go to a provider.
-    /// An estimate is held for the given time, in which it can be settled with the actual cost.
+    /// Returns the query that asks if a job may go to a provider. The estimated cost is held for
+    /// `hold`, during which it can be settled with the actual cost.
     pub(crate) fn query(
         self,
         provider: &str,
@@ -45,7 +45,7 @@ impl Tier {
     ) -> Query<'_> {
         let mut query = Query::new(id);
         query.cost = estimate;
-        // A dispatcher does not know what becomes of a job.
+        // A dispatcher does not learn the outcome of a job.
         query.hold = (estimate != Cost::default() && self != Self::Dispatch).then_some(hold);
         query.insert_own(PROVIDER, provider);
         query.insert_own(TIER, self.name());

@@ -1,4 +1,5 @@
-//! Reserve and pace combined: a request gets a pass at once or after queueing, or it is rejected.
+//! Combines the steps reserve and pace: a request gets a pass at once or after a wait in the queue,
+//! or it is rejected.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -82,8 +83,7 @@ impl Gateway {
         Ok(joined(waited.admission.within(waited.window), common))
     }
 
-    /// Waits until a request may be sent. If it is delayed until its turn is over, it gets another
-    /// one.
+    /// Waits until a request may be sent. If the request misses its turn, it gets another one.
     pub(crate) async fn until_turn(
         &self,
         route: &Route,

@@ -230,8 +230,8 @@ impl Gateway {
         let upgrade = tunnel::requested_protocol(&parts).map(|protocol| (protocol, upgrade));
         let is_idempotent = is_idempotent(&parts.method);
         let mut retries = if is_idempotent { route.options.retries } else { 0 };
-        // A connection that the upstream closes just before a request says nothing about the
-        // upstream: the request is repeated once, also without `retries`.
+        // If the upstream closes an idle connection just before a request arrives, that says
+        // nothing about the upstream. So the request is repeated once, even without `retries`.
         let mut may_repeat = is_idempotent;
         self.read_small_body(route, &parts, &mut body, line).await?;
 
@@ -296,7 +296,8 @@ impl Gateway {
             let response = match answered {
                 Ok(response) => response,
                 Err(ForwardError { refusal, cause, left, stale }) => {
-                    // A request body that failed breaks the connection to the upstream as well.
+                    // If the request body failed, the connection to the upstream broke because of
+                    // it.
                     let refusal = upload.fault().cloned().unwrap_or(refusal);
                     line.cause = Some(cause);
                     if !left {
@@ -393,7 +394,7 @@ impl Gateway {
                     }
                 }
             };
-            // From here on, nothing waits.
+            // Nothing after the turn may wait: the request has to be sent at once.
             pass = Box::pin(self.until_turn(route, pass, line)).await?;
             if !connection.is_open() {
                 continue;

@@ -150,7 +150,7 @@ impl PendingLine {
         self.write(refusal);
     }
 
-    /// Drops the line without writing it: the end of the response writes its copy.
+    /// Discards the line without writing it: the end of the response writes a copy.
     pub(crate) fn discard(mut self) {
         self.done = true;
     }

@@ -77,7 +77,7 @@ impl Pass {
     }
 
     /// Waits until the request may be sent, and counts it as sent. Returns the time since its
-    /// interval has opened, or `None` if that is over.
+    /// interval opened, or `None` if the interval is over.
     pub(crate) async fn opened(&self) -> Option<Span> {
         let Some(window) = &self.window else { return Some(Span::ZERO) };
         window.start(|| self.service.now()).await

@@ -28,7 +28,7 @@ use crate::refusal::{HitRule, Refusal};
 /// Time beyond the longest wait and the upstream's timeout during which a reservation can be refunded.
 const REFUND_MARGIN: Span = Span::from_secs(60);
 
-/// Time after which a request without a lease should be sent again: leases end at any time.
+/// Maximum retry time of a request that found no free lease: a lease may end at any time.
 const LEASE_RETRY: Span = Span::from_secs(1);
 
 /// The requests of one route, which wait for the upstream's limits.
@@ -185,7 +185,7 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
 }
 
 fn refused(answer: &Answer<'_, '_>) -> Refusal {
-    // The store only knows when leases end that nobody renews.
+    // The store only knows when a lease expires if nobody renews it.
     let is_lease = answer.hit().is_some_and(|hit| matches!(hit.charge.meter, Meter::Leases(_)));
     let retry_after =
         answer.retry_after().map(|span| if is_lease { span.min(LEASE_RETRY) } else { span });

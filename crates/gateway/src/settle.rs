@@ -23,7 +23,8 @@ pub(crate) async fn settle(
     body: &mut BufferedBody<Incoming>,
     pass: Pass,
 ) -> Option<Pass> {
-    // Boxed because it is rare: the future of every request has room for its largest step.
+    // Boxed because it is rare: otherwise the future of every request would be as large as this
+    // step.
     if route.has_limit_info(head) {
         Box::pin(route.learn(head, body)).await;
     }

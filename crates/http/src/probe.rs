@@ -12,9 +12,9 @@ use axum::routing::get;
 pub enum Readiness {
     /// Everything works.
     Ready,
-    /// Something has failed, but an outage policy can still decide.
+    /// A component has failed, but an outage policy can still decide.
     Degraded(&'static str),
-    /// Something has failed that every decision needs.
+    /// A component that every decision needs has failed.
     Unhealthy(&'static str),
 }
 

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::sleep;
 
-/// Time by which a timer of the runtime may be late: it counts whole milliseconds, and the poll
-/// that it wakes does so as well.
+/// Maximum lateness of a Tokio timer: it counts whole milliseconds, and so does the poll that fires
+/// it.
 pub(crate) const TIMER_LATE: Duration = Duration::from_millis(2);
 
-/// Time by which a sleeping thread may be late. The task waits for this last part by yielding.
+/// Maximum lateness of a sleeping thread. The task yields in a loop for this last part.
 const THREAD_LATE: Duration = Duration::from_micros(100);
 
-/// Sleeps for `span`, and is late by less than a timer of the runtime.
+/// Sleeps for `span` more exactly than a Tokio timer.
 ///
-/// The last milliseconds of the sleep are left to a thread. It is used for starts that can't catch up: under a
-/// limit such as `25/s smooth`, each start delays the next one, so a millisecond in each would be
-/// 2.5 % of the limit.
+/// A blocking thread sleeps for the last milliseconds. Use this for starts that can't catch up:
+/// under a limit such as `25/s smooth` each start delays the next one, so a millisecond of lateness
+/// in each costs 2.5 % of the limit.
 pub(crate) async fn sleep_exactly(span: Duration) {
     let until = now() + span;
     if !is_real() {
@@ -35,7 +35,7 @@ pub(crate) async fn sleep_exactly(span: Duration) {
     }
 }
 
-/// Returns true if the time of the runtime is real: tests may simulate it.
+/// Returns false if a test simulates the time of the runtime.
 fn is_real() -> bool {
     let before = now();
     let of_runtime = tokio::time::Instant::now().into_std();

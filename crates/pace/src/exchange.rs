@@ -1,5 +1,5 @@
-//! [`Exchange`]: when a lane reports its backlog to the store and how long it relies on the backlogs
-//! of other replicas, which the store returns.
+//! [`Exchange`]: decides when a lane reports its backlog to the store, and for how long it relies
+//! on the backlogs of other replicas that the store returns.
 
 use sluicegate_core::Id;
 use sluicegate_core::backlog::{Backlog, BacklogReport};
@@ -13,7 +13,8 @@ use crate::pacer::{PacedWork, Pacer};
 pub(crate) const EVERY: Span = Span::from_millis(250);
 /// Shortest time between two reports.
 const EVERY_MIN: Span = Span::from_millis(25);
-/// A backlog has changed much if it is this part of its former length longer or shorter.
+/// Divisor of a length: a backlog has changed much if it differs from the last report by more than
+/// an eighth.
 const CHANGED_PART: usize = 8;
 /// Time after which a report that is not repeated is forgotten.
 const EXPIRES_AFTER: Span = Span::from_secs(1);
@@ -55,8 +56,9 @@ impl Exchange {
         self.received = Some(now);
     }
 
-    /// Returns true if waiting requests may be refused because of other replicas. All replicas do
-    /// that at the same time, so each waits until it has heard what the others have left.
+    /// Returns true if waiting requests may be refused because of other replicas. All replicas
+    /// refuse at the same time, so each one pauses after a refusal until the others have reported
+    /// their new backlogs.
     pub(crate) fn may_refuse(&self, now: Timestamp) -> bool {
         self.refused.is_none_or(|refused| now.since(refused) > EVERY + EVERY)
     }

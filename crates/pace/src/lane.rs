@@ -1,11 +1,12 @@
 //! [`Lane`]: the waiting requests of one route on this replica, and the task that gets turns for
 //! them.
 //!
-//! A turn belongs to no request until it is claimed; then the queue says which request is next. When
+//! A turn belongs to no request until it is claimed: then the queue selects the next request. When
 //! a request leaves, all others move up, and the last booking is given back.
 //!
-//! Replicas tell each other how many requests wait, beside their bookings. So each knows how long a
-//! new request has to wait behind those of all replicas, and books only its share of the next turns.
+//! Replicas report to each other how many requests wait and how many turns are booked. So each one
+//! can estimate the wait of a new request behind the requests of all replicas, and books only its
+//! share of the next turns.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -32,22 +33,23 @@ use crate::pacer::{Booking, PacedWork, Pacer, Turn};
 use crate::wait_queue::{EnterResult, Place, WaitQueue};
 use crate::window::StartWindow;
 
-/// Turns are booked for this time ahead by all replicas together, so that a replica that dies takes
-/// few of them with it.
+/// Time ahead for which all replicas together book turns. A replica that dies wastes at most the
+/// turns that it has booked.
 const AHEAD: Span = Span::from_secs(1);
-/// The same for a queue in fair order: a request of a light flow on another replica gets its turn
-/// behind these.
+/// The same for a queue in fair order. It is shorter because a request of a light flow on another
+/// replica waits behind all booked turns.
 const AHEAD_FAIR: Span = Span::from_millis(500);
-/// Bounds of the number of turns that are booked ahead. One is used while the next is booked.
+/// Minimum and maximum number of turns that are booked ahead. At least two: one is used while the
+/// next is booked.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 256;
-/// Longest time until the store is asked again: a start that is far away may come nearer.
+/// Maximum time between two questions to the store: a start that is far away may move closer.
 const FAR: Span = Span::from_millis(250);
-/// Time for which a request is assumed to hold a lease as long as none has ended, to tell a refused
-/// request when to come back.
+/// Assumed duration of a lease until the first one has ended. It sets the retry time that a refused
+/// request gets.
 const LEASE_ASSUMED: Span = Span::from_secs(1);
-/// Time for which requests wait for a store that does not answer and whose outage policy admits
-/// nothing: long enough for a restart of Redis.
+/// Time for which requests wait for a store that is down, if the outage policy admits nothing. It
+/// is long enough for a restart of Redis.
 const OUTAGE: Span = Span::from_secs(2);
 
 /// Settings of a lane.
@@ -57,13 +59,14 @@ pub struct LaneOptions {
     pub max: Duration,
     /// Maximum number of waiting requests.
     pub depth: usize,
-    /// WaitOrder in which waiting requests are served.
+    /// Order in which waiting requests are served.
     pub order: WaitOrder,
-    /// Time from one start to the next in the long run, by the slowest limit.
+    /// Average time between two starts, by the slowest limit.
     interval: Span,
-    /// Time by which a start may be late without delaying the next one, by the tightest bucket.
+    /// Time by which a start may be late without delaying the next one, by the tightest token
+    /// bucket.
     room: Option<Span>,
-    /// Smallest number of leases, if a limit has them.
+    /// Number of leases of the smallest concurrency limit, if there is one.
     leases: Option<u64>,
 }
 
@@ -99,12 +102,12 @@ impl LaneOptions {
         leases.map_or(turns, |leases| turns.min(leases.max(1)))
     }
 
-    /// Returns the largest number of pending turns at which a run of turns is booked, or `None` if
-    /// turns are booked one by one.
+    /// Returns the number of pending turns at or below which the lane books its next run of turns,
+    /// or `None` if it books turns one by one.
     ///
-    /// Under a bucket with less room than the slack, each change from one replica to another costs
-    /// the slack. There a lane books a whole run of turns at once, when the last run is nearly used
-    /// up: early enough for a round trip.
+    /// If a token bucket has less room than the slack, the slack is lost each time that turns
+    /// change from one replica to another. So the lane books a whole run of turns at once, about
+    /// two leads before the last run is used up.
     fn book_again_at(&self, pacing: Pacing) -> Option<usize> {
         self.room.filter(|room| *room < pacing.slack)?;
         let during = (pacing.lead + pacing.lead).as_micros();
@@ -120,7 +123,8 @@ pub struct Lane<W: PacedWork> {
     state: Mutex<State<W>>,
     /// Wakes the task when a request comes or leaves.
     changed: Notify,
-    /// Held by the turn that waits for a lease: if none is free, one question at a time is enough.
+    /// Held by the one turn that asks the store for a free lease. The others wait behind it,
+    /// because one question at a time is enough.
     lease_wait: MutexAsync<()>,
 }
 
@@ -143,9 +147,9 @@ struct Waiter<W: PacedWork> {
 
 /// A turn that is being booked, waited for or claimed.
 struct PendingTurn {
-    /// Time of its start by the clock of this node, as far as it is known.
+    /// Start by the clock of this node; `None` until it is booked.
     due: Option<Timestamp>,
-    /// Ends it; `None` once it was told to end.
+    /// Cancels the turn; `None` once it is cancelled.
     quit: Option<oneshot::Sender<()>>,
 }
 
@@ -180,7 +184,7 @@ pub struct Waited<A> {
 /// The reason why a request gets no turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitError<R> {
-    /// The wait is too long, or the queue is full. There is room after this time.
+    /// The wait is too long, or the queue is full. Retry after this time.
     Limited(Span),
     /// The store does not answer, and the outage policy admits nothing.
     StoreUnavailable,
@@ -220,7 +224,7 @@ where
         self.lock().queue.len()
     }
 
-    /// Returns the time that the first of the waiting requests has waited.
+    /// Returns the waiting time of the oldest request.
     pub fn oldest(&self) -> Span {
         let now = self.pacer.service().now();
         self.lock().queue.oldest().map_or(Span::ZERO, |waiter| now.since(waiter.since))
@@ -242,8 +246,8 @@ where
         self.pacer.planned_pacing(&self.work)
     }
 
-    /// Records that the store has not answered. Returns true if it has not for too long to wait for
-    /// it.
+    /// Records that the store has not answered. Returns true if it has been silent for too long to
+    /// wait for it.
     pub fn is_out(&self) -> bool {
         self.pacer.is_out_for(OUTAGE)
     }
@@ -272,8 +276,8 @@ where
         self.wait_in(place, flow, (since, told), patience).await
     }
 
-    /// Waits for another turn in the place of one that was missed, for at most `patience`. Such a
-    /// request goes before all others.
+    /// Waits for another turn after one was missed, for at most `patience`. Such a request goes
+    /// before all others.
     pub async fn wait_again(
         self: &Arc<Self>,
         patience: Duration,
@@ -311,7 +315,7 @@ where
                 Ok(Waited { admission, window, took })
             }
             Ok(Ok(Told::Closed(error))) => Err(error),
-            // Displaced, out of time, or the task is gone with its runtime.
+            // The request was displaced, it timed out, or the task ended with its runtime.
             Ok(Ok(Told::Displaced) | Err(_)) | Err(_) => Err(self.error(flow, since)),
         }
     }
@@ -328,8 +332,8 @@ where
         WaitError::Limited(state.wait_of(flow, now, Span::ZERO).max(leases))
     }
 
-    /// Returns the time until this number of leases have ended, by the mean time for which requests
-    /// held them, or by `assumed` if none has ended yet. Zero if the route has no leases.
+    /// Returns the estimated time until `ends` leases have ended, from the mean duration of a
+    /// lease, or from `assumed` if none has ended yet. Returns zero if the route has no leases.
     fn lease_wait_of(&self, state: &State<W>, ends: u64, assumed: Span) -> Span {
         let (Some(times), Some(leases)) = (self.work.lease_times(), state.options.leases) else {
             return Span::ZERO;
@@ -338,7 +342,7 @@ where
         Span::from_micros(mean.saturating_mul(ends) / leases.max(1))
     }
 
-    /// Adds a request to the queue, unless its wait is known to be too long.
+    /// Adds a request to the queue, unless its expected wait is too long.
     fn enter(
         self: &Arc<Self>,
         flow: &str,
@@ -366,7 +370,7 @@ where
         Ok(place)
     }
 
-    /// Starts the task, or wakes it for a request that has just come.
+    /// Starts the task, or wakes it for a new request.
     fn wake(self: &Arc<Self>, mut state: MutexGuard<'_, State<W>>) {
         let starts = !std::mem::replace(&mut state.runs, true);
         drop(state);
@@ -412,7 +416,8 @@ where
         }
     }
 
-    /// Books a turn, waits for it and claims it. `due` is told when it starts; `quit` ends it.
+    /// Books a turn, waits for it and claims it. Calls `due` with each start that becomes known;
+    /// `quit` cancels the turn.
     async fn turn(
         &self,
         mut quit: oneshot::Receiver<()>,
@@ -477,8 +482,9 @@ where
         }
     }
 
-    /// Waits until a lease may be free: one of this replica has ended, or it is time to ask the store
-    /// again, because one of another replica may have. `asks` is held by the one turn that asks.
+    /// Waits until a lease may be free: a lease of this replica has ended, or it is time to ask the
+    /// store again, because a lease of another replica may have ended. The turn that asks holds the
+    /// lock in `asks`.
     async fn lease_may_be_free<'l>(&'l self, asks: &mut Option<MutexGuardAsync<'l, ()>>) {
         if asks.is_none() {
             let Ok(first) = self.lease_wait.try_lock() else {
@@ -518,8 +524,7 @@ where
         }
     }
 
-    /// Takes over the backlogs of other replicas, and refuses requests that have to wait too long
-    /// because of them.
+    /// Applies the backlogs of other replicas, and refuses requests that now have to wait too long.
     fn hear(&self, backlogs: Option<Vec<Backlog>>) {
         let Some(backlogs) = backlogs else { return };
         let too_long = self.lock().hear(&backlogs, self.pacer.service().now());
@@ -552,9 +557,10 @@ impl<W: PacedWork> std::fmt::Debug for Lane<W> {
 }
 
 impl<W: PacedWork> State<W> {
-    /// Makes the number of pending turns that of the waiting requests, up to the share of this
-    /// replica in those that are booked ahead: only one as long as the distance of the store is not
-    /// known. Returns the new turns, or `None` if no request waits and no turn is pending.
+    /// Adjusts the number of pending turns to the number of waiting requests, up to this replica's
+    /// share of the turns that are booked ahead. Until the round trip to the store is known, there
+    /// is at most one. Returns the turns to start, or `None` if no request waits and no turn is
+    /// pending.
     fn balance(
         &mut self,
         is_known: bool,
@@ -568,7 +574,7 @@ impl<W: PacedWork> State<W> {
         }
         let active = self.turns.values().filter(|turn| turn.quit.is_some()).count();
         for _ in wanted..active {
-            // The last one: those before it are for requests that moved up.
+            // Cancels the last one: the requests that moved up use the turns before it.
             let last = self.turns.values_mut().filter(|turn| turn.quit.is_some());
             let last = last.max_by_key(|turn| turn.due.unwrap_or(Timestamp::MAX));
             if let Some(quit) = last.and_then(|turn| turn.quit.take()) {
@@ -586,7 +592,7 @@ impl<W: PacedWork> State<W> {
             self.turns.insert(self.next_turn, PendingTurn { due: None, quit: Some(quit) });
             (self.next_turn, quits)
         };
-        // Turns above the share are used up soon: giving them back would cost more.
+        // Turns above the share are kept: they are used soon, and giving them back would cost more.
         Some((active..until).map(add).collect())
     }
 
@@ -596,8 +602,8 @@ impl<W: PacedWork> State<W> {
         }
     }
 
-    /// Returns the time that a request that comes now has to wait at least, as far as it is known:
-    /// until the last booked turn, and then for the requests on all replicas that go before it and
+    /// Returns the minimum wait of a request that arrives now, as far as it is known: the time
+    /// until the last booked turn, plus the time for the requests on all replicas that go first and
     /// have no turn yet.
     fn wait_of(&mut self, flow: &str, now: Timestamp, hint: Span) -> Span {
         self.forget_outdated(now);
@@ -610,9 +616,9 @@ impl<W: PacedWork> State<W> {
         from + self.turns_take(self.queue.ahead_of_everywhere(flow).saturating_sub(booked))
     }
 
-    /// Returns the time by which a wait may turn out longer than it is expected to be: requests that
-    /// come to other replicas are known when their next reports arrive. A request that would have to
-    /// give up because of them is refused at once instead.
+    /// Returns the time by which a wait may exceed its estimate, because new requests on other
+    /// replicas become known only with the next reports. A request that would time out because of
+    /// them is refused at once.
     fn uncertainty(&self, patience: Duration) -> Duration {
         if self.queue.others().is_empty() {
             return Duration::ZERO;
@@ -620,8 +626,8 @@ impl<W: PacedWork> State<W> {
         Duration::from(exchange::EVERY).min(patience / 20)
     }
 
-    /// Returns the time until the last booked turn, as far as it is known, and the number of turns
-    /// that all replicas have booked.
+    /// Returns the time until the last booked turn, and the number of turns that all replicas have
+    /// booked.
     fn last_booked(&self, now: Timestamp, hint: Span) -> (Span, u64) {
         let others = self.queue.others().booked();
         let dues = || self.turns.values().filter_map(|turn| turn.due);
@@ -642,8 +648,8 @@ impl<W: PacedWork> State<W> {
         self.exchange.report(now, backlog, len)
     }
 
-    /// Takes over the backlogs of other replicas. Returns the requests that would wait too long
-    /// behind those of all replicas, with the time after which there is room for each.
+    /// Applies the backlogs of other replicas. Removes and returns the requests that would wait too
+    /// long, each with the time after which to retry.
     fn hear(&mut self, backlogs: &[Backlog], now: Timestamp) -> Vec<(Waiter<W>, Span)> {
         self.exchange.received(now);
         self.queue.set_others(OtherQueues::new(backlogs));
@@ -672,7 +678,7 @@ impl<W: PacedWork> State<W> {
     }
 }
 
-/// Removes a request from the queue when its future ends or is dropped.
+/// Guard that removes a request from the queue when its future ends or is dropped.
 struct Leaving<'l, W: PacedWork> {
     lane: &'l Lane<W>,
     place: Place,
@@ -687,7 +693,7 @@ impl<W: PacedWork> Drop for Leaving<'_, W> {
     }
 }
 
-/// Sleeps. Returns true if it was told to quit meanwhile.
+/// Sleeps. Returns true if it was cancelled by `quit`.
 async fn quits(span: Span, quit: &mut oneshot::Receiver<()>) -> bool {
     tokio::select! {
         biased;

@@ -1,4 +1,5 @@
-//! [`LeaseTimes`]: how long the work of this replica holds its leases, and a signal when one ends.
+//! [`LeaseTimes`]: the mean time for which the work of this replica holds a lease, and a signal
+//! when a lease ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,17 +9,17 @@ use tokio::sync::Notify;
 /// Part of the mean that a new value replaces.
 const NEW_PART: u64 = 8;
 
-/// The times for which work held its leases, and their ends.
+/// Statistics of the leases of this replica, and a signal when one ends.
 #[derive(Debug, Default)]
 pub struct LeaseTimes {
     /// Wakes work that waits for a lease.
     ended: Notify,
-    /// Mean time in microseconds, the latest ones count most; 0 if none is known.
+    /// Moving average of the lease times in microseconds; 0 before the first.
     mean_us: AtomicU64,
 }
 
 impl LeaseTimes {
-    /// Notes that a lease has ended in the store. `held` is the time for which work used it, or
+    /// Records that a lease has ended in the store. `held` is the time for which work used it, or
     /// `None` if the work did not start.
     pub fn ended(&self, held: Option<Span>) {
         if let Some(held) = held {
@@ -35,12 +36,13 @@ impl LeaseTimes {
         self.ended.notify_one();
     }
 
-    /// Waits until a lease of this replica ends. An end that nobody waited for counts.
+    /// Waits until a lease of this replica ends. Returns at once if one has ended since the last
+    /// wait.
     pub(crate) async fn wait_for_end(&self) {
         self.ended.notified().await;
     }
 
-    /// Returns the mean time for which work holds a lease, if some has ended.
+    /// Returns the mean time for which work holds a lease, or `None` before the first has ended.
     pub(crate) fn mean(&self) -> Option<Span> {
         let mean = self.mean_us.load(Ordering::Relaxed);
         (mean > 0).then(|| Span::from_micros(mean))

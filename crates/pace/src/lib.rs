@@ -7,7 +7,7 @@
 //! |---|---|
 //! | acquire | the store admits work that can start now or within the lead |
 //! | book | otherwise it reserves the first start that fits |
-//! | claim | a lead before that start, the holder asks if the booking still stands |
+//! | claim | one lead before that start, the holder asks if the booking is still valid |
 //! | go | the work starts in its window; if the window is missed, the turn is given back |
 //!
 //! The lead and the length of the window follow the measured [`RoundTrips`]. A pacer that starts the

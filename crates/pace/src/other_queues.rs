@@ -1,5 +1,6 @@
-//! [`OtherQueues`]: the requests that wait on other replicas for the same limits, and how many of
-//! the next turns this replica may book beside them. Decision 023 explains the numbers.
+//! [`OtherQueues`]: the requests that wait on other replicas for the same limits. Together with the
+//! own queue they determine how many of the next turns this replica may book. Decision 023 explains
+//! the numbers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -63,19 +64,19 @@ impl OtherQueues {
         self.waiting.iter().map(|(flow, waiting)| (flow.as_str(), *waiting))
     }
 
-    /// Returns the flows without a name as one, with the weight of all of them.
+    /// Returns the unnamed flows as one flow with the sum of their weights.
     pub(crate) fn unnamed(&self) -> Option<FlowCount> {
         let (total, weight) = (self.unnamed_waiting, self.unnamed_flows.max(1));
         (total > 0).then_some(FlowCount { here: 0, total, weight })
     }
 }
 
-/// Returns the number of the next `turns` turns that requests of this replica would get if all
-/// requests of all replicas waited in one queue.
+/// Returns how many of the next `turns` turns would go to requests of this replica if the requests
+/// of all replicas waited in one queue.
 ///
-/// The highest priority goes first. In a priority the flows share the turns by their weights, and a
-/// flow that needs less than its share leaves the rest to the others. Inside a flow, each replica
-/// gets turns by the number of its requests.
+/// The highest priority goes first. Within a priority the flows share the turns by weight; a flow
+/// that needs less than its share leaves the rest to the others. Within a flow, each replica gets
+/// turns in proportion to its waiting requests.
 pub(crate) fn own_turns(turns: u64, counts: &FlowCounts) -> f64 {
     let (mut left, mut own) = (turns as f64, 0.0);
     for flows in counts.values() {
@@ -92,8 +93,9 @@ pub(crate) fn own_turns(turns: u64, counts: &FlowCounts) -> f64 {
     own
 }
 
-/// Returns the number of rounds in which flows use up `turns` turns, if each gets as many per round
-/// as its weight says until none of it waits; infinite if there are enough turns for all.
+/// Returns the number of rounds after which `turns` turns are used up. In each round a flow gets as
+/// many turns as its weight, until none of its requests waits. Returns infinity if there are enough
+/// turns for all.
 fn fill_level(turns: f64, flows: &[FlowCount]) -> f64 {
     let rounds = |flow: &FlowCount| flow.total as f64 / flow.weight.max(1) as f64;
     let mut shortest_first: Vec<&FlowCount> = flows.iter().collect();

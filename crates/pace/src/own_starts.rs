@@ -1,8 +1,8 @@
 //! [`OwnStarts`]: the real starts of the work of one pacer, counted under its token buckets.
 //!
-//! The store leaves no slack between the bookings of one pacer, so two starts could come too near if
-//! the first is late. The pacer prevents this by itself, because it knows when its work really
-//! starts. Decision 022 has the proof.
+//! The store leaves no slack between the bookings of one pacer, so two starts would be too close
+//! together if the first is late. The pacer prevents this itself, because it knows when its work
+//! really starts. Decision 022 has the proof.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +22,7 @@ const COUNTERS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct OwnStarts(Mutex<HashMap<Key, Bucket>>);
 
-/// One piece of work that its own pacer starts.
+/// One piece of work whose start the pacer spaces.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnStart {
     starts: Arc<OwnStarts>,
@@ -38,7 +38,7 @@ struct BucketCharge {
 }
 
 impl OwnStart {
-    /// Returns the work of a plan, or `None` if its pacer does not have to space it.
+    /// Returns the start of a plan's work, or `None` if the pacer does not have to space it.
     pub(crate) fn of_plan(starts: &Arc<OwnStarts>, plan: &Plan<'_>) -> Option<Self> {
         plan.owner?;
         let is_limit = |charge: &&Charge<'_>| {
@@ -80,13 +80,14 @@ impl OwnStart {
         Ok(())
     }
 
-    /// Returns true if a late start delays all later ones: a bucket has no room to catch up.
+    /// Returns true if a late start delays all later ones, because a bucket has no room to catch
+    /// up.
     pub(crate) fn is_tight(&self) -> bool {
         self.charges.iter().any(BucketCharge::is_tight)
     }
 
-    /// Returns the time from one start to the next under the buckets that have no room to catch up,
-    /// or zero if there is none.
+    /// Returns the time between two starts under the buckets that have no room to catch up, or zero
+    /// if there are none.
     pub(crate) fn tight_interval(&self) -> Span {
         let tight = self.charges.iter().filter(|charge| charge.is_tight());
         tight.map(|charge| charge.drained_in(charge.take)).max().unwrap_or_default()
@@ -106,8 +107,8 @@ impl BucketCharge {
     }
 }
 
-/// Returns the time by which a request may be late under a bucket without delaying the next one:
-/// the time in which all but one of its capacity drain.
+/// Returns the time by which a start may be late under a bucket without delaying the next one: the
+/// time in which the whole capacity except for one request drains.
 pub(crate) fn room(window: Span, amount: u64, capacity: u64) -> Span {
     let interval = window.as_micros() / amount.max(1);
     Span::from_micros(interval.saturating_mul(capacity.saturating_sub(1)))

@@ -1,4 +1,4 @@
-//! [`Pacer`]: asks the store for turns, and knows how far away the store is.
+//! [`Pacer`]: gets turns from the store, and measures the round trip and the clock of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,18 +22,21 @@ use crate::own_starts::{OwnStart, OwnStarts};
 use crate::round_trip::RoundTrips;
 use crate::window::StartWindow;
 
-/// Shortest wait before the store is asked again: an answer "now" must not lead to a busy loop.
+/// Minimum wait before the store is asked again, so that the answer "now" does not cause a busy
+/// loop.
 const AGAIN: Span = Span::from_millis(5);
 /// Wait before a store that does not answer is asked again.
 const UNANSWERED: Span = Span::from_millis(50);
-/// First and last pause before an unanswered question is repeated; each is twice as long.
+/// Backoff between retries of a failed call. It doubles each time; there is no retry after the
+/// longest.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(80);
-/// Time that failed calls may take until the question is not asked again. A call that takes longer
-/// has waited for the timeouts of the store, which contain retries; the outage policy decides then.
+/// Time after which a failed call is not repeated any more. By then the store's own timeouts and
+/// retries have been used up, and the outage policy decides.
 const QUICK_FAILURES: Span = Span::from_millis(400);
-/// Time by which a claim may reach the store before its lead: the way of the booking may have been
-/// longer. Without it such a claim would have to be repeated, a round trip later.
+/// Additional lead of a claim. The call that booked may have taken longer than the claim does;
+/// without this margin the claim would arrive too early, and would have to be repeated a round trip
+/// later.
 const EARLY: Span = Span::from_millis(5);
 /// Number of answers in a row that may come too late to be used.
 const LATE_MAX: u32 = 3;
@@ -48,30 +51,31 @@ pub trait PacedWork: Send + Sync {
     /// Returns the query for one piece of work.
     fn query(&self, id: RequestId) -> Query<'_>;
 
-    /// Converts an admission. `handle` gives it back.
+    /// Converts an admission. `handle` is used to give it back.
     fn admitted(&self, answer: &Answer<'_, '_>, handle: Option<Handle>) -> Self::Admission;
 
     /// Converts a refusal.
     fn refused(&self, answer: &Answer<'_, '_>) -> Self::Refusal;
 
-    /// Returns true if the start of the work matters. Otherwise it is admitted now or denied.
+    /// Returns true if the start time of the work matters. Otherwise the work is admitted now or
+    /// denied.
     fn is_paced(&self) -> bool {
         true
     }
 
-    /// Returns true if the pacer that asks for a turn also starts the work. Otherwise another
-    /// process may claim the booking, and nobody knows all real starts.
+    /// Returns true if the pacer that asks for a turn also starts the work. If not, another process
+    /// may claim the booking, and the pacer does not know all real starts.
     fn starts_here(&self) -> bool {
         true
     }
 
-    /// Returns true if the store is in this process, by the same clock as the pacer. Then turns need
-    /// no lead.
+    /// Returns true if the store is in this process and uses the clock of the pacer, so that turns
+    /// need no lead.
     fn has_local_store(&self) -> bool {
         false
     }
 
-    /// Returns the times of the leases of the work, if it waits for their ends.
+    /// Returns the lease statistics of the work, if it waits for free leases.
     fn lease_times(&self) -> Option<&LeaseTimes> {
         None
     }
@@ -80,16 +84,16 @@ pub trait PacedWork: Send + Sync {
     fn observe(&self, _answer: &Answer<'_, '_>) {}
 }
 
-/// The answer to a question for a turn.
+/// The answer of the store to a request for a turn.
 pub enum Turn<W: PacedWork + ?Sized> {
     /// The work may start in this window.
     Go(W::Admission, StartWindow),
-    /// A start is booked. Claim it a lead before.
+    /// A start is booked. Claim it one lead before the start.
     Booked(Booking),
-    /// Nothing is booked, or the booking lacks something. Ask again after this time.
+    /// Nothing is booked, or the booking can't be used yet. Ask again after this time.
     Later(Span),
-    /// All leases are taken, and no rate limit stands against the work. One of them ends at some
-    /// time: after this time at the latest, unless it is renewed.
+    /// All leases are taken; no rate limit is exceeded. A lease ends within this time, unless it is
+    /// renewed.
     Busy(Span),
     /// The booking does not exist any more. Book again.
     Gone,
@@ -104,28 +108,28 @@ pub enum Turn<W: PacedWork + ?Sized> {
 pub struct Booking {
     /// Id of the booking.
     pub id: RequestId,
-    /// Time of the start by the clock of this node, as far as it is known.
+    /// Start by the clock of this node, as far as it is known.
     pub start: Timestamp,
     /// Handle that cancels the booking.
     pub handle: Handle,
 }
 
-/// Asks the store for turns. One pacer serves work with the same limits.
+/// Gets turns from the store. One pacer serves all work with the same limits.
 pub struct Pacer {
     service: Arc<Service>,
     /// Name for log messages.
     name: String,
-    /// Names this pacer in bookings of work that it starts itself.
+    /// Id of this pacer in the bookings of work that it starts itself.
     owner: Id,
     own_starts: Arc<OwnStarts>,
     round_trips: RoundTrips,
-    /// Slack of the last booking, in microseconds: a configured one may be longer than the pacer
+    /// Slack of the last booking, in microseconds. A configured slack may be longer than the pacer
     /// needs.
     slack: AtomicU64,
-    /// Time since which the store has not answered, in microseconds; 0 if it has.
+    /// Time since which the store has been silent, in microseconds; 0 if it answered the last call.
     unanswered_since: AtomicU64,
-    /// True if the store did not answer although it was asked several times. Then each question is
-    /// asked once, until there is an answer.
+    /// True after the retries of a call have failed. Until the store answers again, calls are not
+    /// repeated.
     is_away: AtomicBool,
 }
 
@@ -136,7 +140,7 @@ impl std::fmt::Debug for Pacer {
     }
 }
 
-/// An answer, or a handle of an admission that came too late to be used.
+/// A turn, or the handle of an admission that arrived too late to be used.
 enum Received<W: PacedWork + ?Sized> {
     Turn(Turn<W>),
     TooLate(Handle),
@@ -174,8 +178,9 @@ impl Pacer {
         self.pacing(work).lead
     }
 
-    /// Returns the window of work that starts in `[start, end]` by the clock of the store, or `None`
-    /// if it is too late for it. The answer with these times has been learned.
+    /// Returns the window of work that starts in `[start, end]` by the clock of the store, or
+    /// `None` if it is too late to start. Requires that [`Self::answered`] has recorded the answer
+    /// with these times.
     fn window(&self, plan: &Plan<'_>, start: Timestamp, end: Timestamp) -> Option<StartWindow> {
         let own = OwnStart::of_plan(&self.own_starts, plan);
         self.round_trips
@@ -184,8 +189,8 @@ impl Pacer {
         Some(StartWindow::between(opens, closes).spaced(own))
     }
 
-    /// Returns the first time of this node's clock at which work that was booked at `at` may start,
-    /// both `at` and `start` by the clock of the store.
+    /// Returns the first time by this node's clock at which booked work may start. `at` is the time
+    /// of the booking, and `start` its start, both by the clock of the store.
     fn node_time(&self, asked: Timestamp, at: Timestamp, start: Timestamp) -> Timestamp {
         self.round_trips.earliest(start).unwrap_or_else(|| asked + start.since(at))
     }
@@ -197,8 +202,8 @@ impl Pacer {
         Pacing { slack, ..pacing }
     }
 
-    /// Returns the lead and the slack that work is booked with: those of the round trips, or those
-    /// that the rules ask for. `None` if no limit applies.
+    /// Returns the lead and the slack with which work is booked: derived from the round trips, or
+    /// set by the rules. Returns `None` if no limit applies.
     pub fn planned_pacing<W: PacedWork + ?Sized>(&self, work: &W) -> Option<Pacing> {
         let mut query = work.query(self.service.request_id());
         query.pacing = Some(self.round_trips.pacing());
@@ -208,8 +213,8 @@ impl Pacer {
         (!plan.charges().is_empty()).then_some(Pacing { lead, slack, owner: None })
     }
 
-    /// Asks for a turn that starts now, or within the lead. Under the id of a caller it is counted
-    /// once, however often it is asked for.
+    /// Asks for a turn that starts now, or within the lead. With an id that a caller chose,
+    /// repeated calls are counted once.
     pub async fn acquire<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
         let mut id = id;
         for _ in 0..LATE_MAX {
@@ -219,7 +224,8 @@ impl Pacer {
                     self.cancel(&handle).await;
                     id = self.service.request_id();
                 }
-                // The id can't be recognised. At worst the work is counted twice, never too little.
+                // The store can't use this id for the work. With a new id, the work may be counted
+                // twice, but never too little.
                 Err(ServiceError::Store(
                     Error::Full | Error::Conflict | Error::Gone | Error::Lost,
                 )) if id.keep.is_some() => id = self.service.request_id(),
@@ -232,8 +238,9 @@ impl Pacer {
         Turn::Later(AGAIN)
     }
 
-    /// Asks for a turn without a start time: the store has no room for a record of it, or does not
-    /// answer, and then the outage policy decides.
+    /// Asks for a turn without a start time, because the store can't keep a record of it: the store
+    /// is full, the plan spans several slots, or the store does not answer and the outage policy
+    /// decides.
     async fn acquire_unpaced<W: PacedWork + ?Sized>(&self, work: &W) -> Turn<W> {
         match self.acquire_once(work, self.service.request_id(), false).await {
             Ok(Received::Turn(Turn::Later(wait))) => Turn::Later(wait.max(AGAIN)),
@@ -279,8 +286,8 @@ impl Pacer {
         received.await
     }
 
-    /// Books the first start that fits. If nothing can be booked, `unbooked` asks for a turn now:
-    /// the same work, or one with other limits.
+    /// Books the first start that fits. If booking is not possible, asks for a turn now under the
+    /// limits of `unbooked`.
     pub async fn book<W: PacedWork + ?Sized>(
         &self,
         work: &W,
@@ -331,8 +338,8 @@ impl Pacer {
         booked.await
     }
 
-    /// Claims a booking, a lead before its start or later. A claimant whose answer was lost asks
-    /// again as the same: another one would get a new start.
+    /// Claims a booking, one lead before its start or later. Retries keep the same claimant id,
+    /// because another claimant would get a new start.
     pub async fn claim<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
         let claimant = self.service.request_id().id;
         let mut pause = PAUSE_MIN;
@@ -439,8 +446,8 @@ impl Pacer {
         read.await
     }
 
-    /// Waits before a question that was first asked at `since` is asked again. Returns false if it
-    /// was asked often enough, or for long enough.
+    /// Waits before a failed call is repeated; `since` is the time of the first attempt. Returns
+    /// false if the call must not be repeated.
     async fn asks_again(&self, pause: &mut Duration, since: Timestamp) -> bool {
         let is_slow = self.service.now().since(since) > QUICK_FAILURES;
         if is_slow || *pause > PAUSE_MAX || self.is_away.load(Ordering::Relaxed) {
@@ -470,7 +477,8 @@ impl Pacer {
         self.unanswered_since.load(Ordering::Relaxed) != 0
     }
 
-    /// Records that the store has not answered. Returns true if it has not for at least `span`.
+    /// Records that the store has not answered. Returns true if it has been silent for at least
+    /// `span`.
     pub fn is_out_for(&self, span: Span) -> bool {
         let now = self.service.now().as_micros();
         let first =
@@ -488,8 +496,8 @@ impl Pacer {
     }
 }
 
-/// Returns the time of an admission by the clock of the store. Other decisions may have been made by
-/// this node, by its own clock.
+/// Returns the time of an admission by the clock of the store, or `None` for other decisions, which
+/// this node may have made by its own clock.
 fn decided_at(answer: &Answer<'_, '_>) -> Option<Timestamp> {
     match answer.decision() {
         Decision::Allow(allow) if !answer.plan().charges().is_empty() => Some(allow.at),

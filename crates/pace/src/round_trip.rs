@@ -1,5 +1,5 @@
-//! [`RoundTrips`]: measures how long the store takes to answer and what its clock shows, and derives
-//! lead and slack.
+//! [`RoundTrips`]: measures the round trip to the store and the bounds of its clock, and derives
+//! the lead and the slack of turns.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,21 +10,21 @@ use sluicegate_core::time::{Span, Timestamp};
 
 /// Number of measurements that are remembered.
 const SAMPLES: usize = 128;
-/// Number of the largest measurements that are ignored: a retry after a lost packet says nothing
-/// about the next call.
+/// Number of the largest samples that are ignored: a retry after a lost packet does not predict the
+/// next call.
 const IGNORED: usize = 1;
-/// Round trip that is assumed before the first measurement: longer than most.
+/// Assumed round trip before the first measurement. Most are shorter.
 const ASSUMED: Span = Span::from_millis(50);
 /// Time that this node may need to wake up.
 const WAKE_UP: Span = Span::from_millis(3);
-/// Shortest slack: a shorter one saves less than 1 % of a limit per second.
+/// Minimum slack. A shorter one would save less than 1 % of a limit per second.
 const SLACK_MIN: Span = Span::from_millis(10);
-/// Largest lateness that the slack covers. More would cost 2 % of a limit per second, as much as the
-/// few starts that are later.
+/// Maximum lateness that the slack covers. Covering more would cost 2 % of a limit per second, as
+/// much as is lost with the few starts that are later.
 const LATE_MAX: Span = Span::from_millis(20);
 
-/// Measurements of the round trips to the store, of its clock, and of how late work starts after
-/// its window has opened.
+/// Samples of the round trip to the store, of its clock, and of the lateness with which work starts
+/// after its window has opened.
 #[derive(Debug, Default)]
 pub struct RoundTrips(Mutex<Samples>);
 
@@ -35,7 +35,7 @@ struct Samples {
     clock: StoreClock,
     /// Distances between the bounds of the store's clock.
     uncertainties: Ring,
-    /// Largest lateness that the slack covers, if it is more than [`LATE_MAX`].
+    /// Maximum lateness that the slack covers, if it is larger than [`LATE_MAX`].
     late_max: Span,
 }
 
@@ -44,7 +44,7 @@ struct Samples {
 struct Ring(VecDeque<Span>);
 
 impl RoundTrips {
-    /// Adds the times of a question and of its answer, and the time of the decision by the clock of
+    /// Records a call: when it was sent and answered, and the time of the decision by the clock of
     /// the store, if the store made one.
     pub fn answered(&self, asked: Timestamp, at: Option<Timestamp>, received: Timestamp) {
         let samples = &mut *self.lock();
@@ -55,8 +55,8 @@ impl RoundTrips {
         }
     }
 
-    /// Returns the interval of this node's clock that surely lies in `[start, end]` by the clock of
-    /// the store, or `None` if there is none.
+    /// Returns the interval by this node's clock that is certain to lie in `[start, end]` by the
+    /// clock of the store, or `None` if there is none.
     pub(crate) fn interval(
         &self,
         start: Timestamp,
@@ -70,16 +70,17 @@ impl RoundTrips {
         self.lock().clock.earliest(start)
     }
 
-    /// Adds the time from the opening of a window to the start of its work, or to the moment at which
-    /// the work was too late to start.
+    /// Records the lateness of work: the time from the opening of its window to its start, or to
+    /// the moment at which it turned out to be too late.
     pub fn started_after(&self, span: Span) {
         self.lock().late.add(span);
     }
 
-    /// Lets the slack cover a lateness of up to `late_max`, if that is more than [`LATE_MAX`].
+    /// Makes the slack cover a lateness of up to `late_max`, if that is more than [`LATE_MAX`].
     ///
-    /// Under a bucket without room, a late start delays all later ones, so the lateness adds up until
-    /// one start is left out. If the slack covers the time between two starts, nothing else is lost.
+    /// Under a bucket without room, a late start delays all later ones, so lateness adds up until
+    /// one start is skipped. If the slack covers the time between two starts, no more than that is
+    /// lost.
     pub(crate) fn set_late_max(&self, late_max: Span) {
         self.lock().late_max = late_max;
     }
@@ -89,11 +90,11 @@ impl RoundTrips {
         !self.lock().trips.0.is_empty()
     }
 
-    /// Returns the times that the next question should ask for.
+    /// Returns the lead and the slack for the next call.
     ///
-    /// The lead is a long round trip, so that nearly all answers come before the start. The slack
-    /// covers what is not known about the clock of the store, about a short round trip, and the time
-    /// that work needs to start.
+    /// The lead is a long round trip, so that nearly all answers arrive before the start. The slack
+    /// covers the uncertainty about the store's clock, which is about a short round trip, and the
+    /// time that work needs to start.
     pub fn pacing(&self) -> Pacing {
         let samples = self.lock();
         let trip = samples.trips.long().unwrap_or(ASSUMED);
@@ -117,8 +118,8 @@ impl Ring {
         self.0.push_back(span);
     }
 
-    /// Returns a large measurement, at most a few times the middle one, so that a series of lost
-    /// packets does not stop the work.
+    /// Returns a large sample, but not more than about three times the median, so that a series of
+    /// lost packets does not stop the work.
     fn long(&self) -> Option<Span> {
         let (middle, large) = self.middle_and_large()?;
         Some(large.min(middle + middle + middle + SLACK_MIN))

@@ -1,18 +1,17 @@
-//! [`WaitQueue`]: the waiting requests of a lane and their order. It knows no time: its owner says
-//! when a turn comes.
+//! [`WaitQueue`]: the waiting requests of a lane and their order. It has no clock: the lane calls
+//! it when there is a turn.
 //!
-//! Turns go to the highest priority first. Inside a priority they go round the flows, as many in
-//! a row as the weight of a flow says (deficit round-robin, where every request costs the same).
+//! Turns go to the highest priority first. Within a priority, flows are served by deficit
+//! round-robin: each gets as many turns in a row as its weight, and every request costs the same.
 //! In `fifo` there is one flow.
 //!
-//! The same flows may wait on other replicas. A flow that waits here only in part counts with that
-//! part of its weight, because the other replicas serve the rest of it.
+//! The same flow may also wait on other replicas. Its weight here is then reduced to the share of
+//! its requests that wait here, because the other replicas serve the rest.
 //!
 //! A request that had a turn and missed it goes before all others, whatever their priority.
 //!
-//! A full queue makes room for a flow that has fewer requests waiting than the longest one: the
-//! last request of the longest is displaced. So a tenant that sends without end fills the queue for
-//! itself alone.
+//! If the queue is full, a request of a shorter flow displaces the last request of the longest flow
+//! in the lowest priority. So a tenant that floods the queue can't keep others out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -23,11 +22,12 @@ use sluicegate_core::backlog::{Backlog, FLOWS_MAX};
 
 use crate::other_queues::{FlowCount, FlowCounts, OtherQueues, own_turns};
 
-/// Cost of a request in the credit of its flow. A part of a weight is a smaller number.
+/// Cost of one request in credits. It is larger than one so that a fraction of a weight is still an
+/// integer.
 const REQUEST: u64 = 64;
-/// Smallest credit per round, so that a turn is found after a few rounds.
+/// Minimum credit per round, so that `next` finds a flow after a few rounds.
 const CREDIT_MIN: u64 = REQUEST / 16;
-/// Priority of requests that missed their turn: above all that can be configured.
+/// Priority of requests that missed their turn: above all configurable priorities.
 const RETURNED: u16 = 1 << 8;
 
 /// Waiting requests.
@@ -52,9 +52,9 @@ struct Class<T> {
 #[derive(Debug)]
 struct Flow<T> {
     weight: u32,
-    /// Cost of the requests that may go before the next flow has its turn.
+    /// Credit left in this round; each request costs [`REQUEST`].
     credit: u64,
-    /// Requests by number, so that the first is first and any can leave.
+    /// Requests by arrival number, so that the oldest is first and any of them can leave.
     waiting: BTreeMap<u64, T>,
 }
 
@@ -78,8 +78,8 @@ pub(crate) enum EnterResult<T> {
 }
 
 impl<T> Flow<T> {
-    /// Returns the credit that the flow gets in each round: its weight, or the part of it that waits
-    /// here if `others` of its requests wait on other replicas.
+    /// Returns the credit of the flow per round: its weight, reduced to the share of its requests
+    /// that wait here if `others` wait on other replicas.
     fn credit_per_round(&self, others: u64) -> u64 {
         let here = self.waiting.len() as u64;
         let part = u64::from(self.weight) * REQUEST * here / (here + others).max(1);
@@ -117,7 +117,8 @@ impl<T> WaitQueue<T> {
         first.min_by_key(|(number, _)| **number).map(|(_, waiter)| waiter)
     }
 
-    /// Adds a request, if there is queue.
+    /// Adds a request. If the queue is full, it displaces a request of a longer flow or is
+    /// rejected.
     pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> EnterResult<T> {
         let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -137,7 +138,8 @@ impl<T> WaitQueue<T> {
         }
     }
 
-    /// Adds a request that missed its turn, before all others. There is always room for these.
+    /// Adds a request that missed its turn, before all others. The maximum depth does not apply to
+    /// it.
     pub(crate) fn come_back(&mut self, waiter: T) -> Place {
         self.add(RETURNED, 1, "", waiter)
     }
@@ -166,7 +168,7 @@ impl<T> WaitQueue<T> {
         Place { priority, flow: name, number }
     }
 
-    /// Removes a request. Returns `None` if it had its turn or was displaced before.
+    /// Removes a request. Returns `None` if it got its turn or was displaced.
     pub(crate) fn leave(&mut self, place: &Place) -> Option<T> {
         let class = self.classes.get_mut(&Reverse(place.priority))?;
         let waiter = class.flows.get_mut(&place.flow)?.waiting.remove(&place.number)?;
@@ -225,14 +227,15 @@ impl<T> WaitQueue<T> {
         Backlog::new(flows.map(|(name, flow)| (&**name, flow.waiting.len() as u64)), booked)
     }
 
-    /// Returns the number of the next `turns` turns that this replica may book, so that all
-    /// replicas together book about as many.
+    /// Returns how many of the next `turns` turns this replica may book, so that all replicas
+    /// together book about `turns`.
     pub(crate) fn own_turns(&self, turns: usize) -> usize {
         if self.others.is_empty() {
             return self.len.min(turns);
         }
         let own = own_turns(turns as u64, &self.counts());
-        // Rounded up, so that each replica has a turn. Requests that missed theirs have no share.
+        // Rounded up, so that each replica has a turn. Requests that missed a turn get another one
+        // even beyond the share.
         (own.ceil() as usize).max(1).max(self.returned()).min(self.len)
     }
 
@@ -260,7 +263,8 @@ impl<T> WaitQueue<T> {
         counts
     }
 
-    /// Returns the number of requests on this replica that go before one that would come now.
+    /// Returns the number of requests on this replica that would go before a request that arrives
+    /// now.
     pub(crate) fn ahead_of(&self, flow: &str) -> usize {
         let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -270,7 +274,7 @@ impl<T> WaitQueue<T> {
                 ahead += class.flows.values().map(|flow| flow.waiting.len()).sum::<usize>();
             } else if *other == priority {
                 let own = class.flows.get(flow).map_or(0, |flow| flow.waiting.len());
-                // Number of whole rounds until its turn comes.
+                // Number of whole rounds until the request gets its turn.
                 let rounds = own / weight as usize + 1;
                 let others = class.flows.iter().filter(|(name, _)| &***name != flow);
                 let each = others.map(|(_, other)| {
@@ -282,7 +286,8 @@ impl<T> WaitQueue<T> {
         ahead
     }
 
-    /// Returns the number of requests on all replicas that go before one that would come now.
+    /// Returns the number of requests on all replicas that would go before a request that arrives
+    /// now.
     pub(crate) fn ahead_of_everywhere(&self, flow: &str) -> u64 {
         let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -291,11 +296,11 @@ impl<T> WaitQueue<T> {
         ahead_of(&self.counts(), priority, (own, own, weight.into()))
     }
 
-    /// Removes the requests that wait too long behind those of all replicas, the last of each flow
-    /// first. `is_too_long` is told how many requests go before one.
+    /// Removes the requests that would wait too long behind those of all replicas, starting at the
+    /// end of each flow. Calls `is_too_long` with the number of requests that go before one.
     ///
-    /// If every replica does this with the same counts, about as many requests stay as can be served
-    /// in time.
+    /// If every replica does this with the same counts, about as many requests stay as can be
+    /// served in time.
     pub(crate) fn take_too_long(
         &mut self,
         is_too_long: impl Fn(u64, &T) -> bool,
@@ -314,7 +319,8 @@ impl<T> WaitQueue<T> {
         for (here, priority, name) in long {
             let (here, weight) = (here as u64, u64::from(self.standing(&name).1));
             let total = here + self.others.of(&name);
-            // Requests of its flow on other replicas go between those of this one.
+            // Requests of the same flow on other replicas are interleaved with those of this
+            // replica.
             while let Some((before, last)) = self.flow(priority, &name).and_then(|flow| {
                 let (_, last) = flow.waiting.last_key_value()?;
                 Some(((flow.waiting.len() as u64 - 1) * total / here, last))
@@ -328,8 +334,8 @@ impl<T> WaitQueue<T> {
         taken
     }
 
-    /// Returns the number of requests that missed a turn. They had a place before, and take none
-    /// from others.
+    /// Returns the number of requests that missed a turn. They do not count towards the maximum
+    /// depth.
     fn returned(&self) -> usize {
         self.flow(RETURNED, "").map_or(0, |flow| flow.waiting.len())
     }
@@ -376,8 +382,9 @@ impl<T> WaitQueue<T> {
     }
 }
 
-/// Returns the number of requests that go before one of a flow with this priority: `before` of the
-/// `total` requests of its own flow, and those of other flows that are served meanwhile.
+/// Returns the number of requests that go before a request with this priority: `before` of the
+/// `total` requests of its own flow, and the requests of other flows that are served in the
+/// meantime.
 fn ahead_of(counts: &FlowCounts, priority: u16, (before, total, weight): (u64, u64, u64)) -> u64 {
     // Number of whole rounds until its turn comes.
     let rounds = before / weight.max(1) + 1;
@@ -390,7 +397,8 @@ fn ahead_of(counts: &FlowCounts, priority: u16, (before, total, weight): (u64, u
             ahead += flows.iter().map(served).sum::<u64>();
         }
     }
-    // Its own flow was counted like the others, perhaps with the weight of an older configuration.
+    // The sum treats its own flow like the others, perhaps with the weight of an older configuration:
+    // replace that part by the exact number.
     ahead.saturating_sub(served(&FlowCount { here: 0, total, weight })) + before
 }
 

@@ -8,10 +8,10 @@ use crate::own_starts::OwnStart;
 
 /// The interval in which work may start, by the monotonic clock of this node.
 ///
-/// The store admits work for `[start, start + slack]` by its own clock, of which this node knows
-/// only bounds (`StoreClock` in core). The window is the part of the interval that is right for every
-/// time between these bounds: the slack without the distance between them, which is about the
-/// shortest of the last round trips.
+/// The store admits work for `[start, start + slack]` by its own clock. This node knows only bounds
+/// of that clock (`StoreClock` in core). The window is the part of the interval that is valid for
+/// every time between the bounds. It is shorter than the slack by the distance between the bounds,
+/// which is about the shortest of the last round trips.
 ///
 /// Work that is booked for this node also keeps its distance from the last real start here: see
 /// [`StartWindow::start`].
@@ -39,8 +39,8 @@ impl StartWindow {
         Self { opens, closes, own: None }
     }
 
-    /// Returns the window of work that may start at any time from `now` on: its limits are not kept
-    /// by the store.
+    /// Returns the window of work that may start at any time from `now` on: it is not paced, has no
+    /// limits, or was admitted by an outage policy.
     pub const fn from(now: Timestamp) -> Self {
         Self { opens: now, closes: Timestamp::MAX, own: None }
     }
@@ -65,8 +65,8 @@ impl StartWindow {
         self.opens.since(now)
     }
 
-    /// Starts the work at `now`, if its window is open and the last real start is far enough away.
-    /// After [`StartAttempt::Started`] the work has to start at once, and counts as started.
+    /// Starts the work at `now`, if its window is open and the last real start is far enough in the
+    /// past. After [`StartAttempt::Started`] the work counts as started, and must start at once.
     pub fn try_start(&self, now: Timestamp) -> StartAttempt {
         if self.is_over(now) {
             return StartAttempt::Over;
@@ -83,8 +83,8 @@ impl StartWindow {
         }
     }
 
-    /// Waits until the work may start, and starts it. Returns the time since its window has opened,
-    /// or `None` if it is too late. `now` reads the clock of the node.
+    /// Waits until the work may start, and starts it. Returns the time since the window opened, or
+    /// `None` if it is too late. `now` reads the clock of the node.
     pub async fn start(&self, now: impl Fn() -> Timestamp) -> Option<Span> {
         loop {
             match self.try_start(now()) {

@@ -54,8 +54,8 @@ impl<E: BatchEntry> Batcher<E> {
         Self { waiting }
     }
 
-    /// Submits an entry. If there is room in the channel, it is sent even if the caller does not
-    /// wait for the result; otherwise it is sent once there is room, if the caller waits.
+    /// Submits an entry. If the channel has room, the entry is sent even if the caller drops the
+    /// future. Otherwise it is sent once there is room, and only if the caller keeps waiting.
     pub(crate) fn submit(&self, entry: E) -> impl Future<Output = Result<(), Error>> + use<E> {
         let (reply, result) = oneshot::channel();
         let not_queued = match self.waiting.try_send((entry, reply)) {

@@ -24,10 +24,10 @@ pub trait Broker: Send + Sync + 'static {
         batch: Vec<OutgoingMessage>,
     ) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
-    /// Publishes messages like [`Broker::publish`], but leaves out those of a job that was published
-    /// to the queue with this method less than `window` ago. Their result is `Ok`, too.
+    /// Publishes messages like [`Broker::publish`], but skips jobs that this method has published
+    /// to the queue less than `window` ago. The result of a skipped message is `Ok`.
     ///
-    /// Only if the broker can remember jobs; otherwise the result is an error.
+    /// Returns errors if the broker can't remember jobs.
     fn publish_once<'a>(
         &'a self,
         _queue_name: &'a QueueName,
@@ -44,7 +44,7 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Deletes the delayed messages of a job. Returns their number.
     ///
-    /// Only if the broker can; otherwise the result is an error.
+    /// Returns an error if the broker can't find delayed messages.
     fn cancel<'a>(
         &'a self,
         _queue_name: &'a QueueName,
@@ -67,14 +67,14 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Returns the number of messages in a queue.
     ///
-    /// Only if [`Capabilities::depth`] is true; otherwise an error.
+    /// Returns an error unless [`Capabilities::depth`] is true.
     fn depth<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<Depth, Error>>;
 
     /// Returns messages without consuming them, in the order of their numbers, after the given
     /// number.
     ///
-    /// Only if [`Capabilities::browse`] is true; otherwise messages have to be received and
-    /// requeued.
+    /// Returns an error unless [`Capabilities::browse`] is true; messages then have to be received
+    /// and requeued.
     fn browse<'a>(
         &'a self,
         _queue_name: &'a QueueName,
@@ -86,8 +86,8 @@ pub trait Broker: Send + Sync + 'static {
         std::future::ready(Err(cant)).boxed()
     }
 
-    /// Returns the end of the lease on a message, by its number in [`Broker::browse`]. `None` if no
-    /// consumer has it, or if the broker can't tell.
+    /// Returns the end of the lease on a message, by its number in [`Broker::browse`]. Returns
+    /// `None` if no consumer has the message, or if the broker does not know.
     fn lease_end<'a>(
         &'a self,
         _queue_name: &'a QueueName,
@@ -104,9 +104,9 @@ pub trait Broker: Send + Sync + 'static {
     /// Checks that a queue exists and can be used.
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Creates what the broker needs to delay messages of a queue: by the fixed delays, and until
-    /// instants that are at most `longest` away. Messages with other delays can be published too, but
-    /// wait for it then. Does nothing if delays are native.
+    /// Creates the delay queues or topics of a queue, for the fixed delays and for instants that
+    /// are at most `longest` away. For other delays they are created when the first message is
+    /// published, which then waits for it. Does nothing if delays are native.
     fn prepare_delays<'a>(
         &'a self,
         _queue_name: &'a QueueName,
@@ -116,8 +116,8 @@ pub trait Broker: Send + Sync + 'static {
         std::future::ready(Ok(())).boxed()
     }
 
-    /// Names fixed delays that other processes may use: the messages that wait for them are counted
-    /// by [`Broker::depth`]. Does nothing if delays are native.
+    /// Registers fixed delays that other processes may use, so that [`Broker::depth`] counts the
+    /// messages that wait for them. Does nothing if delays are native.
     fn expect_delays(&self, _fixed: &[Span]) {}
 
     /// Creates a queue that [`Broker::check`] did not find.

@@ -1,5 +1,5 @@
-//! Reads messages without consuming them, also on brokers that can't browse: there, [`QueueScan`]
-//! receives and requeues them.
+//! Reads messages without consuming them. On brokers that can't browse, [`QueueScan`] receives and
+//! requeues them.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(300);
 /// Number of consecutive times that the broker must report an empty queue: messages that were
 /// requeued a moment ago may still be in transit.
 const EMPTY_POLLS_MAX: u32 = 2;
-/// Number of times to wait for a message that the broker reports but does not deliver, because another
-/// consumer may have it, or that it may have without telling.
+/// Number of times to wait for a message that the broker counts but does not deliver, because
+/// another consumer may have it. It is also the number of attempts on brokers that do not report a
+/// count.
 const FAILED_POLLS_MAX: u32 = 10;
 /// Length of the lease during a scan.
 const SCAN_LEASE: Span = Span::from_secs(60);

@@ -1,6 +1,5 @@
-//! [`PollingSource`]: receives messages from a broker that has to be asked for them. A poll runs in a
-//! task of its own, so that the messages of a poll whose caller stopped waiting are there for the next
-//! caller.
+//! [`PollingSource`]: receives messages from a broker that has to be polled. A poll runs in a
+//! separate task: if its caller stops waiting, the next caller gets the messages.
 
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ pub(crate) struct PollingSource<P> {
     poller: P,
     options: ConsumeOptions,
     in_flight: Option<JoinHandle<Result<Vec<ReceivedMessage>, Error>>>,
-    /// Messages of a poll beyond the number that the current caller wants.
+    /// Messages of a poll that the current caller has no room for.
     surplus: Vec<ReceivedMessage>,
 }
 

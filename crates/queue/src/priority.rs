@@ -52,8 +52,8 @@ pub(crate) struct PrioritySource {
     held_max: Option<Span>,
 }
 
-/// The messages of one level. A task receives them: a receive call that is cancelled requeues its
-/// messages on some brokers.
+/// The messages of one level. A separate task receives them, because on some brokers a cancelled
+/// receive call requeues its messages.
 struct Level {
     weight: i64,
     credit: i64,
@@ -95,7 +95,7 @@ impl PrioritySource {
                 match level.arrivals.poll_recv(context) {
                     Poll::Ready(Some(Ok(received))) => level.waiting.push_back((now, received)),
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
-                    // Its task ended with an error, which was returned.
+                    // The task ended with an error, which an earlier call has returned.
                     Poll::Ready(None) | Poll::Pending => break,
                 }
             }
@@ -145,7 +145,8 @@ impl MessageSource for PrioritySource {
     }
 }
 
-/// Receives the messages of a level until the consumer is dropped or an operator has to act.
+/// Receives the messages of a level until the consumer is dropped or an error occurs that an
+/// operator has to fix.
 async fn feed(
     mut source: Box<dyn MessageSource>,
     arrivals: mpsc::Sender<Result<ReceivedMessage, Error>>,

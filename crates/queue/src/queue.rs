@@ -92,8 +92,8 @@ pub struct Queue {
 pub(crate) struct Inner {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) live: QueueName,
-    /// Queues of all priority levels, the lowest first: only `live` if the broker has priorities or
-    /// none are wanted.
+    /// Queues of all priority levels, the lowest first. Only `live` if the broker has native
+    /// priorities or priorities are off.
     pub(crate) levels: Vec<QueueName>,
     pub(crate) dead: QueueName,
     pub(crate) visibility: Span,

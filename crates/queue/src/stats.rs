@@ -41,8 +41,8 @@ pub struct QueueStats {
     pub retried: u64,
     /// Messages that became dead letters.
     pub dead_lettered: u64,
-    /// Age of the message that was handed out last. Queues are ordered, so this approximates the
-    /// age of the oldest message if the broker does not report it.
+    /// Age of the last message that was handed out. Queues are ordered, so this approximates the
+    /// age of the oldest message on brokers that do not report it.
     pub age: Span,
     /// Processing times by job type.
     pub processing: BTreeMap<String, ProcessingHistogram>,
@@ -51,8 +51,8 @@ pub struct QueueStats {
 /// A histogram of processing times of one job type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessingHistogram {
-    /// Number of jobs per bucket: those that took at most the bound of the same index, each counted
-    /// once.
+    /// Number of jobs per bucket. Each job is counted once, in the first bucket whose bound it does
+    /// not exceed.
     pub buckets: [u64; Self::BOUNDS.len()],
     /// Number of jobs.
     pub count: u64,

@@ -157,7 +157,7 @@ pub enum AuthError {
     /// The session of a browser is over, or its token is no longer valid.
     #[error("the session is over: log in again")]
     SessionOver,
-    /// The request comes from a web page of another host, or by a name that is not of this host.
+    /// The request comes from a web page of another host, or names a host that is not this one.
     #[error(
         "refused: the request comes from a web page of another host, or names this host in a way that \
          is not allowed without tokens: open the dashboard as http://localhost:<port>, or set \
@@ -277,8 +277,8 @@ impl RequireToken {
         Self { browsers: Some(browsers), ..self }
     }
 
-    /// Refuses requests of web pages of other hosts while there are no tokens, except for decisions:
-    /// a proxy that asks for one may pass the header fields of its client on.
+    /// Refuses requests from web pages of other hosts while there are no tokens. Decisions are
+    /// exempt, because a proxy that asks for one may pass on the header fields of its client.
     #[must_use]
     pub fn without_web_pages(self, browsers: Arc<BrowserAccess>) -> Self {
         Self { web_pages: Some(browsers), ..self }

@@ -33,7 +33,7 @@ struct FormerLimitText {
 }
 
 impl LimitsInUse {
-    /// Reads the document; `None` if the text is something else.
+    /// Parses the document. Returns `None` if the text has another format.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

@@ -10,7 +10,8 @@ use axum::response::Response;
 use sluicegate_service::Service;
 use sluicegate_service::trace::{SpanKind, TraceContext, Tracer};
 
-/// Beginnings of the paths that continue with a text of the client, and the name of that text.
+/// Prefixes of paths that end with a text of the client, and the placeholder that replaces this
+/// text in the name of a span.
 const PARAMETERS: [(&str, &str); 5] = [
     ("/v1/queues/", "{queue}"),
     ("/v1/users/", "{id}"),
@@ -45,8 +46,8 @@ async fn trace(State(tracer): State<Tracer>, request: Request, next: Next) -> Re
     if status.is_server_error() {
         span.fail(|| status.to_string());
     }
-    // The path of an unknown route is a text of the client, so it is not part of the name. 12 is
-    // the code of an unknown method.
+    // The path of an unknown route is a text of the client, so it does not become the name of the
+    // span. 12 is the gRPC status of an unknown method.
     if status != StatusCode::NOT_FOUND && grpc != Some("12") {
         drop(span.renamed(|| name(&method, &uri, is_grpc)));
     }

@@ -390,7 +390,7 @@ impl Service {
             id,
             operation,
             started,
-            // Without a span of its own, a call needs no time of its own.
+            // The start time of the call is needed only for its span.
             span: trace.map(|trace| (trace, self.clock.now())),
             outcome_known: operation == Operation::Peek,
             is_answered: false,
@@ -477,8 +477,9 @@ fn plan<'a>(
     rules.plan_together(first, rest, clock)
 }
 
-/// Generator of unique ids. A caller that knows the id of an admission can settle or cancel it, so the next
-/// ids can't be guessed from those before: a count is hashed with a key that only this process knows.
+/// Generator of unique ids. A caller that knows the id of an admission can settle or cancel it. So
+/// ids must not be predictable from earlier ones: a counter is hashed with a key that only this
+/// process knows.
 struct IdGenerator {
     /// The key of SipHash, a pseudorandom function.
     key: RandomState,

@@ -14,18 +14,18 @@ use crate::Memory;
 #[cfg(feature = "redis")]
 use crate::Redis;
 
-/// One of the stores that exist.
+/// The store of a service.
 ///
-/// Services hold this type instead of a type parameter, so that each crate is compiled once, in
-/// its own place. Memory and Redis are called directly; a call to a custom store allocates its
-/// future.
+/// Services use this type instead of a type parameter, so that their code is compiled once and not
+/// again for each store. Calls to the memory store and to Redis are static; a call to a custom
+/// store allocates its future.
 pub enum AnyStore {
     /// Usage in this process.
     Memory(Memory),
     /// Usage in Redis, shared with other nodes.
     #[cfg(feature = "redis")]
     Redis(Arc<Redis>),
-    /// A store of another type: one on a manual clock, or one that fails on demand.
+    /// A store of another type, for tests: one with a manual clock, or one that fails on demand.
     Custom(Arc<dyn DynStore>),
 }
 
@@ -92,8 +92,8 @@ macro_rules! call {
     };
 }
 
-/// Declares [`DynStore`] and implements it for every store, and implements the port for
-/// [`AnyStore`]: an operation of the port is one line here.
+/// Declares [`DynStore`], implements it for every store, and implements [`Store`] for [`AnyStore`].
+/// Each operation of the port is one line in its invocation.
 macro_rules! operations {
     ($(
         $name:ident($(&$about:ident: $about_type:ty),+ $(; $with:ident: $with_type:ty)?) -> $answer:ty;

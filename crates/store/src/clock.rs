@@ -1,4 +1,4 @@
-//! [`MonotonicClock`]: the only place that reads the system's clocks.
+//! [`MonotonicClock`]: the only code of this crate that reads a clock.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! [`RedisTopology`]: the Redis servers of a store and the logins for them. Plain values, so that
-//! they exist without the feature `redis`, too.
+//! [`RedisTopology`]: the Redis servers of a store and the logins for them. These are plain values
+//! that also exist without the feature `redis`.
 
 use std::fmt;
 

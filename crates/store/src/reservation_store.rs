@@ -94,7 +94,7 @@ impl<C: Clock> ReservationStore for MemoryReservationStore<C> {
                     state.insert(OpenReservation { due, ..known });
                 }
             }
-            // Last: a reservation is made before it ends.
+            // Ends come last, because a reservation is made before it ends.
             for &id in &changes.ended {
                 state.remove(id);
             }

@@ -1,5 +1,5 @@
-//! [`DelayProxy`]: a TCP proxy on loopback that puts a distance between a client and a server. Every
-//! byte arrives later by the same time, and as many bytes as the client likes are on their way.
+//! [`DelayProxy`]: a TCP proxy on loopback that simulates a distant server. It delays every byte by
+//! the same time, and does not limit the bandwidth.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -25,7 +25,7 @@ pub struct Network {
     pub jitter: Span,
     /// Packets in a thousand that take longer by `delay`.
     pub delayed_per_mille: u64,
-    /// Time by which these packets take longer.
+    /// Additional delay of these packets.
     pub delay: Span,
     /// Lost packets in a thousand.
     pub lost_per_mille: u64,
@@ -42,7 +42,7 @@ pub struct DistantStore<S> {
 /// The connection to a store.
 struct Link {
     rng: Rng,
-    /// The last packets to the store and from it: when they were sent, and their delay.
+    /// The last packet in each direction: when it was sent, and its delay.
     packets: [Option<(Instant, Span)>; 2],
 }
 
@@ -53,8 +53,8 @@ impl<S> DistantStore<S> {
         Self { store, network, link: Arc::new(Mutex::new(link)) }
     }
 
-    /// Waits for as long as a message takes in one direction. Messages of the same instant share a
-    /// packet, as the calls of a batch do.
+    /// Waits for as long as a message takes in one direction. Messages that are sent at the same
+    /// instant share a packet, like the calls of a batch.
     async fn travel(&self, direction: usize) {
         let delay = {
             let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! A private Pub/Sub server for tests: Google's fake, with what it lacks (`pubsub-fake/main.go`).
+//! A private Pub/Sub server for tests: Google's fake, extended by the features that it lacks
+//! (`pubsub-fake/main.go`).
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

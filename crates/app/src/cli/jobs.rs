@@ -91,9 +91,9 @@ impl WhyArgs {
         let admin = admin.unwrap_or_else(|| format!("{scheme}://{}", config.listen.admin.address));
         let remote = Remote::new(admin, access, json);
         let now = WallClock.now();
-        // Without them, the answer is less exact.
+        // Providers are optional: without them, the answer is less exact.
         let providers = remote.get("/v1/providers").unwrap_or_default();
-        // Those that only clients of the queue API use are in no configuration.
+        // Queues that only clients of the queue API use are in no configuration.
         let of_clients = remote.get("/v1/queues").unwrap_or_default();
         let (mut found, mut unseen) = (Vec::new(), None);
         match remote.get(&format!("/v1/jobs/{}", percent_encode(&job))) {
@@ -113,7 +113,7 @@ impl WhyArgs {
                 let job_search = JobSearch { job: &job, now, providers: &providers, config_file };
                 job_search.run(&config, &of_clients, &mut found).await?;
             }
-            // That the process has not seen the job is no news if a queue has it.
+            // If a queue has the job, it does not matter that the process has not seen it.
             let is_answer = |problem: &anyhow::Error| problem.is::<CallRejected>();
             if let Some(problem) = unseen.filter(|it| found.is_empty() || !is_answer(it)) {
                 let words = format!("{problem:#}");

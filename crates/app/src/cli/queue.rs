@@ -250,8 +250,8 @@ struct QueueDepth {
 /// Number of dead letters of a queue.
 enum DeadCount {
     Known(u64),
-    /// The dead-letter queue of this name is shared. Counting those of one queue would mean to
-    /// receive all of them.
+    /// The dead-letter queue of this name is shared. Counting the letters of one queue would
+    /// require receiving all of them.
     Shared(String),
     /// There is no dead-letter queue.
     None,

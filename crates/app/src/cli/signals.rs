@@ -1,4 +1,4 @@
-//! Reacts to the signals that end a command.
+//! Handles the signals that end a command.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};

@@ -83,8 +83,8 @@ struct Printer {
     left: Option<u64>,
     /// Number of the last decision that was received.
     last: Option<u64>,
-    /// Number of the last decision before the start. 0 after the first connection was lost: a process
-    /// that was restarted counts from 1.
+    /// Number of the last decision before the start. It is 0 after the connection was lost, because
+    /// a restarted process counts from 1.
     before: u64,
     /// Shares of admissions and denials of the last note.
     sampled: [f64; 2],
@@ -298,8 +298,8 @@ fn line_of(decision: &Value) -> String {
     line
 }
 
-/// Returns true if standard output is a pipe that nobody reads any more. A command without matching
-/// decisions writes nothing, and would not learn it otherwise.
+/// Returns true if standard output is a pipe without a reader. A command that prints nothing,
+/// because no decision matches, would not notice it otherwise.
 fn is_reader_gone() -> bool {
     let out = io::stdout();
     let mut watched = [PollFd::new(&out, PollFlags::empty())];

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// Maximum number of queues with those of clients.
+/// Maximum number of queues, including those of clients.
 const QUEUES_MAX: usize = 100;
 
 /// Poller of queue depths. Clones share the state.

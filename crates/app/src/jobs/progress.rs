@@ -77,8 +77,8 @@ impl ProviderRates {
         all
     }
 
-    /// Returns the time that the limits need for `left` jobs, if `per_minute` were admitted in the
-    /// last minute.
+    /// Returns the minimum time for `left` jobs under the limits, if `per_minute` jobs were
+    /// admitted in the last minute.
     fn time_for(&self, left: u64, per_minute: u64) -> f64 {
         let time = |(amount, window): &(u64, Span)| {
             let (amount, window) = (*amount as f64, window.as_micros() as f64 / 1e6);
@@ -88,8 +88,7 @@ impl ProviderRates {
         self.rates.iter().map(time).fold(0.0, f64::max)
     }
 
-    /// Returns the largest number of jobs per second that the limits admit for long, if there is a
-    /// limit.
+    /// Returns the maximum sustained number of jobs per second under the limits, if there are any.
     fn per_second(&self) -> Option<f64> {
         let rate =
             |(amount, window): &(u64, Span)| *amount as f64 * 1e6 / window.as_micros() as f64;
@@ -97,8 +96,8 @@ impl ProviderRates {
     }
 }
 
-/// Returns the expected time until all jobs are done: as long as the measured rate says, and at
-/// least as long as the limits need. `left` has the number of messages of each queue.
+/// Returns the expected time until all jobs are done, from the measured rate, but at least the time
+/// that the limits require. `left` is the number of messages in each queue.
 fn seconds_left(
     left: &[(String, u64)],
     rate: f64,
@@ -114,7 +113,8 @@ fn seconds_left(
         .iter()
         .map(|limits| limits.time_for(in_queue(&limits.queue), per_minute(&limits.provider)));
     let of_provider = of_provider.fold(0.0, f64::max);
-    // Jobs that no provider has yet: all providers together can't be faster than their limits.
+    // For jobs that are not assigned to a provider yet: all providers together can't be faster than
+    // their limits.
     let together: Option<f64> = limits.iter().map(ProviderRates::per_second).sum();
     let burst: u64 = limits
         .iter()

@@ -41,7 +41,7 @@ enum Question {
 pub(super) async fn until_ready(engine: &Engine, request: &Request<'_>) -> Result<Outcome, Error> {
     let Engine { service, pacer, clock } = engine;
     let fresh = || request.request_id(service.request_id());
-    // Errors of the request show here; the pacer would only repeat it.
+    // Returns errors of the request here: the pacer would only retry them.
     let query = request.query(fresh()?)?;
     service.limiter().rules().plan(&query, clock).map_err(Error::invalid)?;
 
@@ -157,7 +157,7 @@ impl PacedWork for Work<'_, '_> {
         Box::new(outcome::denial(answer))
     }
 
-    /// Every request has limits of its own, and a pacer spaces only work with the same limits.
+    /// Each request has its own limits, and a pacer spaces only work with the same limits.
     fn starts_here(&self) -> bool {
         false
     }

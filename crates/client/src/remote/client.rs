@@ -27,11 +27,11 @@ use crate::request::Request;
 use crate::scope::Scope;
 use crate::settlement::Settlement;
 
-/// Shortest and longest wait before a claim is repeated that lacks a slot, which may be freed long
-/// before its lease ends.
+/// Minimum and maximum wait before a claim is repeated because no slot was free. A slot may be
+/// freed long before its lease ends.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
 const AGAIN_MAX: Duration = Duration::from_millis(250);
-/// Shortest, first and longest time before its start at which a booking is claimed: about a round
+/// Minimum, initial and maximum time before its start at which a booking is claimed: about a round
 /// trip. The service accepts at most a second.
 const LEAD_MIN: Duration = Duration::from_millis(5);
 const LEAD_FIRST: Duration = Duration::from_millis(20);
@@ -54,7 +54,7 @@ struct Connected {
     lead: Lead,
 }
 
-/// Time before its start at which the next booking is claimed.
+/// Lead of the next claim: the time before its start at which a booking is claimed.
 struct Lead(AtomicU64);
 
 impl Default for Lead {
@@ -129,7 +129,7 @@ impl Client {
         for _ in 0..LATE_MAX {
             match self.take_turn(request, &id, began).await? {
                 Some(outcome) => return Ok(outcome),
-                // It came too late to be used, and was given back.
+                // The turn came too late to be used, and was given back.
                 None => id = random_id(),
             }
         }

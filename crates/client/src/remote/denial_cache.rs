@@ -31,14 +31,14 @@ impl DenialCache {
         Self { longest: longest.into(), denials: Mutex::default() }
     }
 
-    /// Returns the cached denial of a request, with the time that is left of it.
+    /// Returns the cached denial of a request, with the remaining time as its retry time.
     pub(super) fn get(&self, request: &str, now: Timestamp) -> Option<Denial> {
         let denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = denials.get(request).filter(|cached| now < cached.until)?;
         let left = cached.start.since(now);
         let mut denial = cached.denial.clone();
         denial.retry_after = Some(left.into());
-        // The text of the service names the time that was left when it answered.
+        // The body of the service states the time that was left when the service answered.
         denial.body = None;
         for (name, value) in &mut denial.facts.headers {
             if *name == RETRY_AFTER {

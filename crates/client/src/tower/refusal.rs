@@ -51,13 +51,13 @@ pub(super) fn failed(error: &Error, grpc: Option<HeaderValue>) -> Response<Bytes
     let (status, code) = match error.kind() {
         ErrorKind::Unavailable => (503, 14),
         ErrorKind::InvalidRequest => (400, 3),
-        // The configuration of this program is wrong, and its client can do nothing about it.
+        // The configuration of this program is wrong. The client can't do anything about it.
         ErrorKind::Configuration | ErrorKind::Conflict | ErrorKind::Ended => (500, 13),
     };
     if status == 500 {
         tracing::error!(%error, "the limiter can't decide");
     }
-    // Only errors of the request are for its sender.
+    // Only errors of the request are shown to its sender.
     let detail = match status {
         400 => error.to_string(),
         503 => "the rate limiter does not answer: retry later".to_owned(),

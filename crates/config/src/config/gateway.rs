@@ -1,5 +1,5 @@
-//! [`GatewayOptions`] and [`RouteOptions`]: options of the gateways, which forward requests to upstreams at the
-//! rate that these allow.
+//! [`GatewayOptions`] and [`RouteOptions`]: options of the gateways, which forward requests to
+//! upstreams at the rate that the limits of the upstreams allow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -212,9 +212,10 @@ impl Builder<'_> {
         self.open.last().map(Container::next_path).unwrap_or_default()
     }
 
-    /// Decides about the line of a syntax error. The structure of the text is not known there: a
-    /// quotation mark too many may have hidden the keys before it. So the line is shown only in
-    /// sections without options for credentials, by the structure and by the text.
+    /// Decides how much of the line with a syntax error is shown. The structure of the text is
+    /// unknown there: a stray quotation mark may have hidden the keys before it. So the line is
+    /// shown only in sections without options for credentials, judged both by the structure and by
+    /// the text.
     fn show(&self, at: Position) -> LineDisplay {
         let line = self.line(at);
         let by_structure = match self.open.first() {

@@ -51,8 +51,8 @@ impl Secrecy {
         }
     }
 
-    /// Returns the secrecy of the single value of a key. `tokens` with a single value is an amount,
-    /// as in `estimate`: those of callers are a map.
+    /// Returns the secrecy of the scalar value of a key. A scalar `tokens` is an amount, as in
+    /// `estimate`; the tokens of callers are a map.
     pub(super) fn of_scalar(self, key: &str) -> Self {
         match self {
             Self::Visible if key == "tokens" => Self::Visible,
@@ -61,7 +61,8 @@ impl Secrecy {
     }
 }
 
-/// Returns true if a section has no options for credentials, or only such that announce them.
+/// Returns true if a section has no options for credentials, or only options whose names announce a
+/// secret.
 pub(super) fn is_visible_section(key: &str) -> bool {
     VISIBLE_SECTIONS.contains(&key)
 }

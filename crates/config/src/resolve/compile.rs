@@ -1,9 +1,9 @@
-//! Compiles the rules of a file that has errors, and reports the errors of [`Ruleset::new`] at the location of each
-//! mistake.
+//! Compiles the rules of a file that has errors, and reports the errors of [`Ruleset::new`] at the
+//! location of each mistake.
 //!
 //! `core` names the rule or the group of an error. Such a name may be a duplicate, empty, or the
-//! value of a variable, so it neither identifies the location nor may always be shown. If compiling
-//! fails, the rules are therefore compiled again with numbers as their names.
+//! value of a variable. So it does not identify the location, and must not always be shown. If
+//! compiling fails, the rules are therefore compiled again with numbers as their names.
 
 use std::collections::{HashMap, HashSet};
 

@@ -139,8 +139,8 @@ impl<'n> Fields<'n> {
         self.item.location()
     }
 
-    /// Returns the location for an option that is missing: the line of the option `near` that requires
-    /// it, or of the map.
+    /// Returns the location to report for a missing option: the line of the option `near` that
+    /// requires it, or else of the map.
     pub(super) fn missing(&self, key: &str, near: &str) -> Location {
         let near = self.get(near).map_or(self.item.node.at, |item| item.node.at);
         Location { position: near, path: self.item.path.key(key) }

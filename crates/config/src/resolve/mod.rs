@@ -221,8 +221,8 @@ struct Section<'n> {
     message: Option<&'static str>,
 }
 
-/// Compiles the groups of all sections, once. If that fails, it finds the mistake: it compiles the
-/// `drafts` of the section `limits` on their own, and then one more section each time.
+/// Compiles the groups of all sections together. If that fails, finds the mistake: compiles the
+/// `drafts` of the section `limits` alone, and then adds one section after the other.
 fn compile(
     sections: &[Section<'_>],
     drafts: Option<&[DraftGroup<'_>]>,

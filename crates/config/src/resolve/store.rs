@@ -214,7 +214,7 @@ fn names_servers(fields: &Fields<'_>, report: &mut Report) -> bool {
         let remedy = "write url with one or more of its servers, separated by commas";
         item.fail(report, "a cluster without a server", remedy);
     }
-    // Any other text than true and false is reported where the servers are read.
+    // A text other than true and false is reported where the servers are read.
     redis::cluster_mode(scalar.text()).is_none()
 }
 

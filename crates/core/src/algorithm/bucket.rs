@@ -4,11 +4,11 @@
 //! `T`. With this instant instead of a level and the time of its last update, the bucket never has
 //! to be refilled, and the passing of time changes nothing in the state.
 //!
-//! **Runs.** Work that may begin up to a slack after its start is taken at the end of the slack. So
-//! under a bucket with room for one, two bookings are a slack further apart than the rate requires.
-//! A run is a series of bookings of one owner, with nothing of others in between. The owner spaces
-//! its real starts itself, so within a run the next start is computed from the starts alone, and
-//! the slack is only between runs. `docs/decisions/022` has the proof.
+//! **Runs.** Booked work may begin up to one slack after its start, so it is charged at the end of
+//! the slack. In a bucket with a capacity of one, two bookings are therefore one slack further
+//! apart than the rate requires. A run is a series of consecutive bookings of one owner. The owner
+//! spaces its real starts itself, so within a run the next start is computed from the starts alone,
+//! and slack is needed only between runs. `docs/decisions/022` has the proof.
 
 use serde::{Deserialize, Serialize};
 
@@ -87,13 +87,13 @@ pub struct Bucket {
     latest: Timestamp,
     /// Sum of everything ever given back, as the time in which it would have drained.
     given_back_ns: u64,
-    /// The run that the last amount taken belongs to. Owners do not survive a restart, so it is not
-    /// part of a snapshot.
+    /// The run that the last charge belongs to. Owners do not survive a restart, so it is not part
+    /// of a snapshot.
     #[serde(skip)]
     run: Option<Box<Run>>,
 }
 
-/// Bookings of one owner, with nothing of others in between.
+/// Consecutive bookings of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     owner: Id,
@@ -111,7 +111,7 @@ pub struct Pour {
 }
 
 impl Bucket {
-    /// Returns the first instant from `from` on at which `need` more of an owner fits. Every later
+    /// Returns the first instant from `from` on at which `owner` can take `need` more. Every later
     /// instant fits, too.
     pub fn earliest(
         &self,
@@ -129,8 +129,8 @@ impl Bucket {
         EarliestStart::at(from.max(Timestamp::from_micros(start)))
     }
 
-    /// Returns the time at which the bucket has drained for the next work of an owner: without the
-    /// slack of the run, if it is that of the owner.
+    /// Returns the time at which the bucket has drained, as the next work of `owner` sees it:
+    /// without the slack of the current run if the run belongs to this owner.
     fn empty_at_ns_for(&self, owner: Option<Id>) -> u64 {
         match &self.run {
             Some(run) if Some(run.owner) == owner => run.empty_at_ns,
@@ -138,8 +138,8 @@ impl Bucket {
         }
     }
 
-    /// Takes `amount` at the end of the slack of work that starts at `start`, which fills the bucket
-    /// by that much. Begins a run of its owner or continues it.
+    /// Takes `amount` for work that starts at `start`, charged at the end of its slack. Starts a
+    /// run of the owner, or continues it.
     pub fn take(
         &mut self,
         quota: BucketQuota,
@@ -171,12 +171,13 @@ impl Bucket {
         Self { run: None, ..*self }
     }
 
-    /// Gives back `amount` of what was taken, but only the part that has not drained at `now`: the
+    /// Gives back `amount` of an earlier take, but only the part that has not drained at `now`: the
     /// rest has already made room for other requests.
     ///
-    /// If something is booked for a later time, only the part that will not have drained by then is
-    /// given back, because the bucket may be empty in between. Amounts given back since may have
-    /// let this one drain sooner; all of them are assumed to have been taken before it.
+    /// If work is booked for a later time, only the part that will not have drained by then is
+    /// given back, because the bucket may be empty in between. Other amounts that were given back
+    /// in the meantime may have let this one drain sooner; all of them are assumed to have been
+    /// taken before it.
     pub fn give_back(&mut self, quota: BucketQuota, pour: Pour, amount: u64, now: Timestamp) {
         let sooner = self.given_back_ns.saturating_sub(pour.given_back_ns);
         let undrained = pour.drained_at_ns.saturating_sub(sooner);

@@ -28,11 +28,10 @@ enum CellContent {
 struct CellExtras {
     /// Estimates that are given back unless they are settled in time, the first due first.
     holds: Vec<Hold>,
-    /// Time of the last reset. Uses written until then are not amended, because that would change
-    /// usage written since.
+    /// Time of the last reset. Earlier uses are not amended any more, because that would change
+    /// usage written after the reset.
     reset_at: Option<Timestamp>,
-    /// Number of log entries that were counted in a shared cell before, and the newest of their
-    /// times.
+    /// Usage taken over from a shared cell: the number of log entries, and the time of the newest.
     inherited: Option<(u64, Timestamp)>,
 }
 
@@ -142,10 +141,10 @@ impl Cell {
         Self(CellContent::Plain(state))
     }
 
-    /// Creates a cell for a key whose usage was counted in this one together with other keys.
+    /// Creates a cell for a key that was counted in this cell together with other keys.
     ///
-    /// It assumes that all usage is of this key and as new as the newest, so the key can't start
-    /// from zero. Its size does not depend on the usage.
+    /// It assumes that all usage belongs to the key and is as recent as the newest use, so the key
+    /// can't start from zero. Its size does not depend on the usage.
     #[must_use]
     pub fn successor(&self) -> Self {
         let state = match self.state() {

@@ -197,7 +197,7 @@ impl Limit {
         }
     }
 
-    /// Returns the largest amount at once, which answers report as the limit.
+    /// Returns the maximum amount at one time, which answers report as the limit.
     pub const fn amount(&self) -> Amount {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) => rate.amount,
@@ -207,7 +207,7 @@ impl Limit {
         }
     }
 
-    /// Returns the amount per window that it admits for long: of a bucket what is refilled.
+    /// Returns the sustained amount per window; for a bucket, the amount that is refilled in it.
     pub const fn rate(&self) -> u64 {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => {
@@ -218,8 +218,8 @@ impl Limit {
         }
     }
 
-    /// Returns the length of its window: of a calendar period the longest possible, of concurrency
-    /// and a ban zero.
+    /// Returns the length of the window. It is the longest possible one for a calendar period, and
+    /// zero for concurrency and for a ban.
     pub fn window(&self) -> Span {
         match self {
             Self::Exact(rate) | Self::Windowed(rate) | Self::Bucket { rate, .. } => {

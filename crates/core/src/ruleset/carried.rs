@@ -135,8 +135,8 @@ impl CompiledRule {
     fn set_transition(&mut self, formers: &[&FormerLimit]) {
         let (limits, until) = carried_by(&self.rule, formers);
         self.transition = until.and_then(|until| {
-            // The present limits compile, and so do they in another shape. If they did not, the
-            // rule would start from zero.
+            // The current limits compile, so they compile in another shape, too. If they did not,
+            // the rule would start from zero.
             let cells = cells_with(&self.rule, &limits).ok()?;
             Some(Box::new(Transition { until, cells }))
         });

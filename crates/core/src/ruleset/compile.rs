@@ -301,8 +301,9 @@ impl CompiledRule {
         }
     }
 
-    /// Returns the dimension whose absence alone keeps an enforced rule for callers from matching.
-    /// A rule that also lacks an optional dimension is one that callers may do without.
+    /// Returns the first missing dimension of a rule that would match if the query had more
+    /// dimensions. Returns `None` for rules that a query may avoid: shadow rules, rules that
+    /// callers never match, and rules for which an optional dimension is missing.
     pub(super) fn avoided_by(
         &self,
         values: &Values<'_>,

@@ -1,4 +1,4 @@
-//! Dimensions that a query must have, because some group has no rule for it otherwise.
+//! Dimensions that a query must have, so that every group has a rule for it.
 //!
 //! Leaving out a dimension must not bypass the limits that count by it. A rule needs the dimensions
 //! of its `per`, its `when` and its `key`. A query is complete for a group if it has all dimensions
@@ -35,8 +35,8 @@ pub struct Need {
 pub struct Bypass {
     /// Name of the group.
     pub group: String,
-    /// The dimensions. Without any one of these if `each`, otherwise without all of them, no rule
-    /// applies.
+    /// Dimensions that bypass the group if a query leaves them out: any one of them if `each` is
+    /// true, otherwise all of them together.
     pub dimensions: Vec<String>,
     /// True if leaving out one of the dimensions is enough.
     pub each: bool,
@@ -45,7 +45,8 @@ pub struct Bypass {
 /// Returns the needs of each group, without optional dimensions.
 pub fn needs(groups: &[Group], optional: &[String]) -> Vec<Need> {
     let need = |group: &Group| {
-        // If another rule applies without it, an optional dimension is one of several alternatives.
+        // If the group is not bypassed, another rule applies without the optional dimension, which
+        // is then one of several alternatives.
         let bypassed = bypass(group, optional).is_some();
         let asked =
             |dimension: &&str| !bypassed || !optional.iter().any(|other| other == dimension);

@@ -28,9 +28,9 @@ pub trait Handler: Send + Sync {
     /// Processes the job. Dropping the future cancels it.
     fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, HandlerResult>;
 
-    /// Prepares a call that is made soon, so that it reaches the provider at the moment that the limit
-    /// counts: an HTTP handler logs in and connects. A call that connected after its turn would arrive
-    /// late, and too close to the next one. Drop the result right before the call.
+    /// Prepares a call that is made soon, so that it reaches the provider at the time that the
+    /// limit counts: an HTTP handler logs in and connects. Otherwise the call would arrive late,
+    /// and too close to the next one. Drop the result right before the call.
     ///
     /// If the preparation fails, so does the call, which reports the error.
     fn prepare<'a>(&'a self, _job: &'a Job) -> BoxFuture<'a, PreparedCall> {

@@ -9,14 +9,14 @@
 //! | has to wait | goes back to the pool; one is checked out right after the turn |
 //! | on a route without a limit | is checked out when the request is sent |
 //!
-//! A request that waits holds no connection, because a thousand of them would open a thousand. It
-//! announces itself to the pool, which keeps as many connections ready as requests wait, up to
-//! those of one second. So the checkout after the turn finds an open connection. If it does not, it
-//! takes long enough for the turn to expire, and the request gets the next turn with its connection
-//! in hand.
+//! A waiting request holds no connection, because a thousand of them would open a thousand. It
+//! announces itself to the pool, which keeps as many connections ready as requests wait, up to the
+//! number that the limit allows in one second, and at most 32. So the checkout after the turn finds
+//! an open connection. If it does not, opening one takes so long that the turn expires; the request
+//! then holds its connection when it gets the next turn.
 //!
-//! A request that is denied at once has looked at a connection as well. [`Places`] bounds how many
-//! requests do that at the same time.
+//! A request that is denied at once has also checked out a connection. [`Places`] limits the number
+//! of requests that do so at the same time.
 
 use std::pin::pin;
 use std::task::Poll;
@@ -31,8 +31,8 @@ use tokio::time::{sleep, timeout};
 const READY_MAX: u64 = 32;
 /// Minimum and maximum number of requests that may hold a connection before they are admitted.
 const PLACES: (u64, u64) = (8, 1024);
-/// Time after which an undecided request counts as waiting. A decision takes less, even of a
-/// store across the network.
+/// Time after which a request without a decision counts as waiting. A decision takes less time,
+/// even if the store is across the network.
 const DECISION_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// The connections of a route for requests that are not admitted yet.
@@ -41,7 +41,7 @@ pub(crate) struct Places {
     /// Maximum number of connections that are kept ready for waiting requests.
     ready_max: usize,
     /// Maximum wait for a place. While the upstream accepts no connections, each place is taken for
-    /// the whole connect timeout: the others must fail as well, and not queue up.
+    /// the whole connect timeout. The other requests have to fail as well instead of queueing up.
     wait_max: Duration,
 }
 

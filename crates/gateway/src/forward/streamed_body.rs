@@ -1,5 +1,5 @@
-//! [`StreamedBody`]: a response body on its way to the caller. Every byte passes through it, and
-//! its end is the end of the request.
+//! [`StreamedBody`]: a response body on its way to the caller. The request ends when this body ends
+//! or is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

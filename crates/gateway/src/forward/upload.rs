@@ -1,7 +1,7 @@
 //! [`Upload`]: a request body on its way to the upstream.
 //!
-//! Until the response begins, either the caller or the upstream is waited for. Each has its own
-//! timeout:
+//! Until the response begins, the gateway waits either for the caller or for the upstream. Each has
+//! its own timeout:
 //!
 //! | waiting for | timeout | the caller gets |
 //! |---|---|---|
@@ -70,10 +70,10 @@ impl Upload {
         UploadBody { body, idle_max, idle: None, upload: self.clone() }
     }
 
-    /// Waits for the head of the response, which `response` receives. Returns the rejection of the
-    /// request if that takes too long.
+    /// Waits for the head of the response, the result of `response`. Returns a rejection if that
+    /// takes too long.
     ///
-    /// A request that could not be sent may be sent again, with another call of this function.
+    /// If the request could not be sent, this function may be called again for another attempt.
     pub(crate) async fn answered<T, E>(
         &self,
         timeouts: UploadTimeouts,
@@ -103,7 +103,7 @@ impl Upload {
         let mut left = most;
         loop {
             sleep(left).await;
-            // A caller that is waited for has a timeout of its own.
+            // Time spent waiting for the caller does not count: the caller has its own timeout.
             let now = self.0.service.now();
             if self.0.waits_for_caller.load(Relaxed) {
                 self.0.moved_at.store(now.as_micros(), Relaxed);

@@ -57,7 +57,7 @@ impl ConnectionHandler {
     /// Serves `stream` until the client closes it, it times out, or `shutdown` is cancelled and the
     /// last response is sent.
     pub(super) async fn run(&self, stream: TcpStream, peer: Peer, shutdown: CancellationToken) {
-        // Writes are complete messages, so there is nothing that they should wait for.
+        // Each write is a complete message, so there is nothing to wait for.
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
@@ -142,7 +142,8 @@ impl ConnectionHandler {
                     if !is_closing {
                         self.stats.add_timed_out();
                     }
-                    // It was never used, or the client does not even read the closing message.
+                    // The connection was never used, or the client does not even read the closing
+                    // message.
                     if is_closing || activity.has_no_requests() {
                         return Ok(());
                     }

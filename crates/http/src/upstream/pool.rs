@@ -133,8 +133,8 @@ impl Pool {
         }
     }
 
-    /// Forgets all idle connections, because one of them turned out to be closed: the upstream has
-    /// probably closed the others as well.
+    /// Drops all idle connections after one of them turned out to be closed: the upstream has
+    /// probably closed the others, too.
     pub(super) fn discard_idle(&self) {
         let mut state = self.lock();
         let discarded = (std::mem::take(&mut state.idle), state.shared.take());
@@ -161,7 +161,7 @@ impl Pool {
         if let Some(waiting) = state.next_waiting() {
             drop(state);
             let connection = ReadyConnection::new(Sender::Http1(sender), reused, self.clone());
-            // If the checkout ended meanwhile, the connection is dropped here and comes back.
+            // If the checkout has ended, the connection is dropped here and returns to the pool.
             drop(waiting.send(Ok(connection)));
         } else if state.idle.len() < IDLE_MAX {
             let since = state.tick;
@@ -192,7 +192,7 @@ impl Pool {
                 state.protocol = Protocol::Http1;
                 drop(state);
                 self.put_back(sender, false);
-                // Those who waited to learn the protocol get connections of their own.
+                // Checkouts that waited to learn the protocol get their own connections.
                 self.open_missing(&mut self.lock());
             }
             Ok(Sender::Http2(sender)) => {

@@ -43,7 +43,7 @@ pub enum SecretError {
     },
 }
 
-/// Secrets that were sent to others, who may repeat them.
+/// Secrets that were sent to other systems, whose responses may repeat them.
 #[derive(Clone, Default)]
 pub struct Secrets(Vec<String>);
 

@@ -65,8 +65,8 @@ const FORGET_JOB: &str = "DELETE FROM sent_job WHERE queue = ?1 AND job = ?2";
 const FORGET_JOBS: &str = "DELETE FROM sent_job WHERE rowid IN \
      (SELECT rowid FROM sent_job WHERE until <= ?1 LIMIT ?2)";
 
-/// Space for the metadata of a message that is passed on: without it, a message of the maximum size
-/// could be neither retried nor dead-lettered.
+/// Extra space for the metadata of a message that is passed on. Without it, a message of the
+/// maximum size could be neither retried nor dead-lettered.
 const RELAY_ROOM: usize = 64 << 10;
 
 /// A transaction, with the state that the writer keeps between transactions.
@@ -182,8 +182,8 @@ impl<'w> Transaction<'w> {
     }
 
     /// Leases messages: highest priority first, then oldest. In every eighth call, an eighth of the
-    /// messages are of the lowest priority, so that none starves. If a later row fails, the leases
-    /// of the earlier rows simply end.
+    /// messages is taken from the lowest priority up, so that none starves. If a row fails, the
+    /// leases of the rows before it expire.
     pub(super) fn take(
         &mut self,
         queue_name: &QueueName,
@@ -259,9 +259,9 @@ impl<'w> Transaction<'w> {
     /// Acknowledges a message and inserts its successor atomically: the message is never missing
     /// and never duplicated.
     ///
-    /// Not in a savepoint: SQLite copies each page that one changes to a temporary file, which took
-    /// most of the time of a dispatcher. Everything that a caller can cause is checked before the first
-    /// change.
+    /// This is not done in a savepoint, for which SQLite copies every page that changes: that took
+    /// most of the time of a dispatcher. Instead, all errors that a caller can cause are checked
+    /// before the first change.
     pub(super) fn relay(
         &mut self,
         (from, leased): (&QueueName, LeasedRow),
@@ -276,8 +276,8 @@ impl<'w> Transaction<'w> {
         self.or_roll_back(inserted)
     }
 
-    /// Rolls the whole transaction back if an operation failed after it changed something. Only SQLite
-    /// itself fails then, such as on a full disk.
+    /// Rolls back the whole transaction if an operation fails after its first change. At that point
+    /// only SQLite itself can fail, for example because the disk is full.
     fn or_roll_back(&mut self, outcome: Result<(), Error>) -> Result<(), Error> {
         if let Err(error) = &outcome {
             self.failed = Some(error.clone());

@@ -1,12 +1,12 @@
 //! [`DelayTopic`]: a topic in which messages wait until they are due, and the task that moves them.
 //!
-//! Pub/Sub can only deliver a message again when its lease ends. So a message that is not due is
-//! leased until then, for at most ten minutes at a time, and forgotten: Pub/Sub keeps it, and whichever
-//! process gets it next publishes it to its target or leases it again. A process that dies changes
-//! nothing.
+//! Pub/Sub has no delays, but it delivers a message again when its lease ends. So a message that is
+//! not due is leased until then, for at most ten minutes at a time, and not kept in memory. The
+//! process that receives it next publishes it to its target or leases it again. No message is lost
+//! if a process dies.
 //!
-//! The lengths of delay topics are powers of two, two apart, so that many messages that wait for hours
-//! do not hold up those that wait for seconds.
+//! There is a delay topic for each power of four, in seconds. So a backlog of messages that wait
+//! for hours does not hold up messages that wait for seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl DelayTopic {
     }
 }
 
-/// Moves due messages from a delay topic to its target, for ever.
+/// Moves due messages from a delay topic to its target. Never returns.
 pub(super) async fn run_mover(delayed: Arc<QueueHandle>, target: Arc<QueueHandle>) {
     let queue = delayed.topic.name.clone();
     loop {
@@ -102,7 +102,7 @@ async fn move_due(delayed: &QueueHandle, target: &QueueHandle) -> Result<(), Err
             leases.push(delayed.leases.submit(lease));
         }
     }
-    // A lease that was not changed ends soon, and the message comes again.
+    // If changing a lease fails, the old lease ends soon, and the message is delivered again.
     join_all(leases).await;
     if due.is_empty() {
         return Ok(());

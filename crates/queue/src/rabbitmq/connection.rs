@@ -205,8 +205,8 @@ impl OpenConnection {
         !self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains_key(queue)
     }
 
-    /// Returns the time that has passed since a delay queue was declared on this connection. It may
-    /// have been created then: RabbitMQ does not tell.
+    /// Returns the time since a delay queue was declared on this connection. RabbitMQ does not
+    /// report whether the declaration created the queue, so it may be this young.
     pub(super) fn declared_for(&self, queue: &str) -> Option<Span> {
         let declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
         declared.get(queue).map(|at| WallClock.now().since(*at))

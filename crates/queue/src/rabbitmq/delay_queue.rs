@@ -6,13 +6,13 @@ use sluicegate_core::Span;
 
 use crate::broker::DeliveryDelay;
 
-/// Shortest delay queue on the way to an instant. Shorter ones would make many hops of the last
-/// moments, in which all messages that are due at the same time move together.
+/// Shortest delay queue on the way to an instant. With shorter ones, all messages that are due at
+/// the same time would make many hops in the last moments.
 const STEP_MIN: Span = Span::from_millis(256);
-/// Time before its instant at which a message leaves its last delay queue: moving takes time, and
-/// the timer of a consumer is more exact than the broker's.
+/// Time before its due time at which a message leaves its last delay queue. Moving a message takes
+/// time, and the timer of a consumer is more exact than that of the broker.
 const LEAD: Span = Span::from_millis(256);
-/// Time before its instant from which on a consumer holds the message.
+/// Time before its due time within which a consumer holds a message.
 pub(super) const HOLD_MAX: Span = Span::from_millis(512);
 /// Longest delay queue, about 25 days; later instants take several hops.
 pub(super) const STEP_MAX: Span = Span::from_millis(1 << 31);
@@ -65,12 +65,12 @@ impl DelayQueue {
         }
     }
 
-    /// Returns the arguments for declaring the queue. A fixed delay has exactly these three,
-    /// because other programs declare it too. No `x-expires`: it would delete the messages in an
-    /// unused queue.
+    /// Returns the arguments for declaring the queue. A queue for a fixed delay has only the first
+    /// three, because other programs declare it, too. `x-expires` is not set: it would delete the
+    /// messages in an unused queue.
     ///
-    /// Queues for instants are ours alone, and one message passes several, so they are of the one
-    /// type that keeps a message until its target has confirmed it.
+    /// Only this program uses the queues for instants, and a message passes several of them. So
+    /// they have the only queue type that keeps a message until its target has confirmed it.
     pub(super) fn arguments(self, target: &str) -> FieldTable {
         let mut arguments = FieldTable::default();
         let ttl = i64::try_from(millis(self.span())).unwrap_or(i64::MAX);

@@ -57,7 +57,7 @@ pub(super) async fn publish(
         sent.push(result);
     }
     DeliveryStep::Published.emit();
-    // All at the same time, so that the time limit is that of the batch.
+    // Confirmations are awaited concurrently, so that the whole batch has one timeout.
     let confirmations = sent.into_iter().map(async |sent| confirmed(&live, sent?).await);
     let confirmations = join_all(confirmations).await;
     let results = flushed(connection, &live, confirmations).await;
@@ -65,8 +65,8 @@ pub(super) async fn publish(
     results
 }
 
-/// Waits until the delay queues of confirmed messages are old enough to survive a crash of RabbitMQ.
-/// If the connection is lost before, they may be gone with their messages.
+/// Waits until the delay queues of confirmed messages are old enough to survive a crash of
+/// RabbitMQ. If the connection is lost before that, the queues and their messages may be gone.
 async fn flushed(
     connection: &RabbitConnection,
     live: &OpenConnection,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{LeaseAction, LeaseEnd, LeaseError, LeaseHandle, LeasedMessage, MessageMark};
 use crate::{Delivery, Error, Unsettled};
 
-/// Number of ended leases whose outcome is known, for requests that come again.
+/// Maximum number of ended leases whose outcome is remembered, for repeated requests.
 const ENDED_MAX: usize = 10_000;
 /// Longest time between two looks at the clock, which may be set.
 const CHECK: Duration = Duration::from_secs(1);
@@ -58,12 +58,12 @@ pub(super) enum Found {
     Elsewhere(String),
 }
 
-/// Room for leases that a receive may add. A waiting receive has room for one, so that idle clients
-/// leave the rest to others.
+/// Permits for the leases that a receive may add. A waiting receive has one permit, so that idle
+/// clients leave the rest to others.
 pub(super) struct LeasePermits(OwnedSemaphorePermit);
 
 impl LeasePermits {
-    /// Grows to room for `wanted` leases, or for as many as there is room for. Returns the number.
+    /// Acquires permits for up to `wanted` leases, as far as there are any. Returns the number.
     pub(super) fn grow(&mut self, wanted: usize) -> usize {
         loop {
             let free = self.0.semaphore().available_permits();
@@ -205,7 +205,8 @@ impl LeaseTable {
                 // A request is using it.
                 None => next = Some(now),
                 Some(delivery) if delivery.token().is_some() => {
-                    // Another node may have extended it, so the broker ends it.
+                    // Another node may have extended the lease, so only the broker knows when it
+                    // ends.
                     self.forget(id);
                     delivery.detach();
                 }
@@ -333,7 +334,7 @@ impl Lease {
         match delivery.extend_for(length).await {
             Ok(()) => {
                 *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
-                // It may end before the time that the task waits for.
+                // The lease may now end before the time for which the task sleeps.
                 table.added.notify_one();
                 Ok(())
             }

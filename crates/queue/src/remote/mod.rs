@@ -38,8 +38,8 @@ use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, JobId, Message, Mess
 use idle_consumers::IdleConsumers;
 use lease_table::{Found, LeasePermits, LeaseTable};
 
-/// Time that a receive waits in addition to what its client asks for: a broker that pushes messages
-/// needs a moment to do so.
+/// Time that a receive waits beyond the client's wait time, because a broker that pushes messages
+/// needs a moment.
 const GRACE: Duration = Duration::from_millis(250);
 /// Time that a receive waits for further messages after the first, if the broker pushes them.
 const GATHER: Duration = Duration::from_millis(10);
@@ -343,7 +343,7 @@ impl RemoteQueues {
         let poll = Span::from_secs(wait.as_micros() / 1_000_000).min(ConsumeOptions::WAIT_MAX);
         let times = (poll, lease);
         let (mut consumer, since) = match self.idle.take(queue.name(), times) {
-            // Messages may have been leased while it was idle.
+            // The consumer may have leased messages while it was idle.
             Some((consumer, idle_since)) => (consumer, idle_since),
             None => {
                 let prefetch = u16::try_from(max).unwrap_or(u16::MAX);
@@ -357,7 +357,7 @@ impl RemoteQueues {
             Err(_) => Vec::new(),
         };
         if queue.capabilities().lease == LeaseKind::Connection {
-            // The broker pushes: messages that arrive after this are requeued, and count as
+            // The broker pushes messages. Those that arrive later are requeued, and count as
             // redelivered.
             while !deliveries.is_empty() && deliveries.len() < max {
                 let more = consumer.receive(max - deliveries.len());

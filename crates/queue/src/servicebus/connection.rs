@@ -63,9 +63,9 @@ pub(super) struct OpenConnection {
     is_stuck: AtomicBool,
 }
 
-/// A link, or the two links of a client, in a session of its own. When Service Bus refuses a link, the
-/// AMQP library closes it late, when its number may belong to the next link of the same session: that
-/// one would be closed instead, or the whole connection.
+/// A link, or the two links of a client, in its own session. When Service Bus refuses a link, the
+/// AMQP library closes that link late. By then its number may belong to the next link of the same
+/// session, which would be closed instead, or with it the whole connection.
 pub(super) struct OpenLink<L> {
     pub(super) live: Arc<OpenConnection>,
     // The link is dropped before its session.

@@ -39,7 +39,7 @@ struct Lease {
 }
 
 impl Lease {
-    /// Returns the time at which something has to be done.
+    /// Returns the time of the next action: the renewal, or the end.
     fn due(self) -> Timestamp {
         self.ends.min(self.renewal)
     }
@@ -147,7 +147,8 @@ async fn keep(leases: Weak<Leases>, queue: Arc<BusQueue>) {
             continue;
         }
         let next = held.held().values().map(|lease| lease.due()).min();
-        // The task must not keep alive what ends it.
+        // Waits at most a second: the task holds a strong reference meanwhile, and ends only after
+        // the last other one is gone.
         let wait = next.map_or(Duration::from_secs(1), |next| next.since(WallClock.now()).into());
         let changed = held.changed.notified();
         let _ = tokio::time::timeout(wait.min(Duration::from_secs(1)), changed).await;

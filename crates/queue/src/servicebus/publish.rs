@@ -26,7 +26,8 @@ pub(super) async fn publish(
     let (handle, count) = (bus.queue(queue_name), batch.len());
     let queue = &handle.queue;
     let mut place = queue.sender.lock().await;
-    // Taken out: a caller that stops waiting must not leave a sender in an unknown state.
+    // Taken out of its place: if the caller stops waiting, the sender must not stay there in an
+    // unknown state.
     let taken = place.take().filter(|open| open.live.is_up());
     let mut is_old = taken.is_some();
     let mut open = match taken {

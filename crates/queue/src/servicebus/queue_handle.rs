@@ -126,7 +126,8 @@ impl BusQueue {
         request: ManagementRequest,
     ) -> Result<ManagementResponse, Error> {
         let mut known = self.manager.lock().await;
-        // Taken out: a client whose caller stopped waiting would give the response to the next one.
+        // Taken out of its place: if the caller stops waiting, the next caller must not get a
+        // client with an outstanding response.
         let mut taken = known.take().filter(|open| open.live.is_up());
         let response = loop {
             let is_old = taken.is_some();

@@ -25,7 +25,7 @@ use crate::broker::{ConsumeOptions, MessageSource, ReceivedMessage};
 /// Backoff between attempts to open a link; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time that messages may be on their way after Service Bus knows that the link has no credit any more.
+/// Time for which messages may still arrive after Service Bus knows that the link has no credit.
 const DRAIN: Duration = Duration::from_millis(50);
 
 /// A message, or an error that an operator has to fix.
@@ -38,7 +38,7 @@ pub(super) struct BusSource {
     received: mpsc::Receiver<Received>,
 }
 
-/// The place of a delivery among those of its source that are not settled.
+/// The permit of an unsettled delivery, out of those of its source.
 pub(super) struct Place(Arc<Places>);
 
 #[derive(Default)]
@@ -159,7 +159,8 @@ impl Reader {
                 received = receiver.recv::<Body<Value>>() => {
                     let delivery = received.map_err(|error| failure::of_queue(queue, &error))?;
                     if let Some(message) = self.accept(delivery, disposer) {
-                        // There is room: a message has a place until it is settled.
+                        // The channel has room: every message in it holds a permit until it is
+                        // settled.
                         let _ = self.messages.send(Ok(message)).await;
                     }
                 }
@@ -173,7 +174,7 @@ impl Reader {
     async fn reopen(&self, mut error: Error) -> Option<OpenLink<Receiver>> {
         let mut wait = WAIT_MIN;
         loop {
-            // An error of the old link may be over: only one of a new link counts.
+            // The error of the old link may have been fixed, so only an error of a new link counts.
             if !error.is_transient() && wait > WAIT_MIN {
                 let _ = self.messages.send(Err(error)).await;
                 return None;
@@ -203,8 +204,8 @@ impl Reader {
         if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
             return;
         }
-        // Service Bus handles the frames of a session in their order: when it has opened another link,
-        // it knows that this one has no credit, however slow it is.
+        // Service Bus handles the frames of a session in order. So once it has opened another link,
+        // it knows that this one has no credit, however slow the connection is.
         let _ = live.within(self.queue_handle.queue.receiver_in(&mut session)).await;
         while let Ok(Ok(delivery)) =
             tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await

@@ -130,9 +130,9 @@ impl BrowserAccess {
         Ok(())
     }
 
-    /// Checks a request to a listener without tokens and without a dashboard, to an endpoint that
-    /// shows or changes the service. Web pages of other hosts are refused, and on a loopback address
-    /// also those that reach it by another name (DNS rebinding).
+    /// Checks a request to a listener without tokens and without a dashboard, for an endpoint that
+    /// shows or changes the service. Refuses web pages of other hosts. On a loopback address it
+    /// also refuses browsers that use another host name, against DNS rebinding.
     pub(crate) fn check_web_page(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AuthError> {
         if !is_own_page(uri, headers)
             || self.loopback && is_from_browser(headers) && !names_loopback(uri, headers)
@@ -159,14 +159,14 @@ pub(crate) fn is_page(path: &str) -> bool {
     matches!(path, "/" | "/login" | "/logout") || path.starts_with("/assets/")
 }
 
-/// Returns true if a request comes from no page of another host.
+/// Returns true unless the request comes from a web page of another host.
 pub(super) fn is_own_page(uri: &Uri, headers: &HeaderMap) -> bool {
     headers.get(header::ORIGIN).is_none_or(|origin| is_same_host(origin, uri, headers))
 }
 
-/// Returns true if a browser sent a request. Over plain HTTP a page of another host that was rebound
-/// to this one sends neither `Origin` with a GET, nor `Sec-Fetch-Site`; but browsers always send
-/// `Accept-Language`, and programs hardly ever do.
+/// Returns true if a browser sent the request. Over plain HTTP, a rebound page of another host
+/// sends neither `Origin` with a GET nor `Sec-Fetch-Site`. But browsers always send
+/// `Accept-Language`, and other programs hardly ever do.
 fn is_from_browser(headers: &HeaderMap) -> bool {
     let is_browser = |agent: &HeaderValue| agent.as_bytes().starts_with(b"Mozilla/");
     ["origin", "sec-fetch-site", "accept-language"].iter().any(|name| headers.contains_key(*name))

@@ -24,7 +24,7 @@ type Sources = State<Arc<DashboardSources>>;
 const TOP: usize = 50;
 /// Number of entries of the audit log that are returned.
 const AUDIT_MAX: usize = 500;
-/// Metrics that pages may ask for begin with one of these.
+/// Prefixes of the metrics that pages may read.
 const SHOWN: [&str; 6] = [
     "sluicegate_gateway_",
     "sluicegate_queue_",
@@ -204,7 +204,8 @@ pub(super) async fn gateways(State(sources): Sources) -> Response {
         sources.pauses().into_iter().map(|pause| (Value::Null, pause)).collect();
     let is_closed = |reading: &RouteReading| matches!(reading.closed_until, Ok(Some(_)));
     if readings.iter().any(is_closed) {
-        // The reason is known to the node that got the answer. Without the others, it is missing.
+        // Only the node that got the upstream's answer knows the reason, so the other nodes are
+        // asked. If they do not answer, the reason is missing.
         for node in other_nodes(&sources).await.unwrap_or_default() {
             let of_node = node["pauses"].as_array().cloned().unwrap_or_default();
             let of_node = of_node.into_iter().filter_map(|one| serde_json::from_value(one).ok());

@@ -1,5 +1,5 @@
-//! The list of what is wrong right now, with its remedies. The thresholds are those of the alerts in
-//! `deploy/prometheus`.
+//! Lists the current problems of a node, each with its remedy. The thresholds are those of the
+//! alerts in `deploy/prometheus`.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::recorder::{MetricReading, Recorder};
 
 /// Seconds over which events are counted.
 const OVER: usize = 300;
-/// Fewer decisions than this say nothing about shares.
+/// Minimum number of decisions for a problem that is about a share of them.
 const DECISIONS_MIN: f64 = 15.0;
 
 /// Metrics that a problem is read from.
@@ -27,7 +27,7 @@ const METRICS: [&str; 12] = [
     "sluicegate_store_overflow_keys",
 ];
 
-/// A condition that a person should do something about.
+/// A condition that an operator should fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct NodeProblem {
     severity: Severity,
@@ -45,7 +45,7 @@ enum Severity {
 }
 use Severity::{Critical, Warning};
 
-/// Numbers of events of the last minutes, and the mean latency.
+/// Event counts of the last minutes, and the mean of the p95 latency.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentEvents {
     allowed: f64,

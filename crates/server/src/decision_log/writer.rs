@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 
-/// Time that the thread waits for more lines before it writes: waking it costs more than a line,
-/// and no reader needs the log sooner.
+/// Time that the thread waits for more lines before it writes. Waking the thread costs more than
+/// writing a line, and no reader needs the log sooner.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// Maximum time that closing waits for a blocked output: a process must end even if its output is

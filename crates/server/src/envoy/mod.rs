@@ -75,7 +75,7 @@ impl EnvoyRls {
                 refunded = self.refund(&fewer).await;
             }
             let status = match refunded {
-                // Hits that are not refunded stay counted, which is no reason for an error.
+                // If the store is down, the hits stay counted. The call still succeeds.
                 Err(ServiceError::Store(store::Error::Unavailable(_))) => encode::unknown(),
                 status => status?,
             };

@@ -68,7 +68,7 @@ impl RuleMetricsTable {
         }
     }
 
-    /// Adds new labels and returns their index, which is valid in older directories, too.
+    /// Adds new labels and returns their position, which is also valid for an older index.
     #[cold]
     fn learn(&self, query_labels: QueryLabels<'_>) -> usize {
         let mut place = 0;

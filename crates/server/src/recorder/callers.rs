@@ -14,7 +14,7 @@ use crate::service::{DecisionEvent, Operation};
 const COUNTERS: usize = 1_000;
 /// Maximum number of keys that are compared by their used share.
 const KEYS_MAX: usize = 1_000;
-/// Length of a period. Callers of this period and the one before are shown.
+/// Length of a period. The dashboard shows the callers of the current period and of the one before.
 const PERIOD: Span = Span::from_secs(300);
 
 /// A dimension whose callers are ranked.
@@ -99,7 +99,7 @@ pub struct RankedCallers {
 pub struct RankedCaller {
     /// The value of the dimension; a hash if it is secret.
     pub value: String,
-    /// HitterWeight in the ranking: requests or denials.
+    /// Number that the ranking is sorted by: requests or denials.
     pub count: u64,
     /// Denials.
     pub denied: u64,
@@ -147,7 +147,7 @@ impl Callers {
                 ranked.denied.add(&value, HitterWeight { total: denied, denied });
             }
         }
-        // A booking charges its window from its start.
+        // Time until the start of a booking, because its window begins only then.
         let ahead = match event.answer.decision() {
             Decision::Allow(allow) => allow.start.since(allow.at),
             _ => Span::ZERO,
@@ -211,8 +211,8 @@ impl Callers {
     }
 }
 
-/// Returns the most frequent values of two periods. It adds up the first ones of each, because
-/// decisions wait while the sketches are read.
+/// Returns the most frequent values of two periods. It merges only the top values of each period,
+/// because decisions are blocked while the sketches are read.
 fn top_of(before: &HeavyHitters, current: &HeavyHitters, count: usize) -> Vec<RankedCaller> {
     let mut values: Vec<_> =
         before.top(2 * count).chain(current.top(2 * count)).map(|hit| hit.value).collect();

@@ -108,8 +108,8 @@ impl MetricReading {
         counters
     }
 
-    /// Returns the value of each series: gauges as they are, counters per second since the counters
-    /// of the last reading, histograms as the mean since then.
+    /// Returns the value of each series. A gauge has its value, a counter its rate per second since
+    /// the last reading, and a histogram the mean since then.
     pub(super) fn values<'a>(
         &'a self,
         before: &'a BTreeMap<String, f64>,

@@ -7,7 +7,8 @@ use crate::dashboard::{RoutePause, rankings};
 
 /// Maximum size of a summary, in bytes.
 const BYTES_MAX: usize = 64 * 1_024;
-/// Numbers of callers and keys in each ranking, until the summary is small enough.
+/// Numbers of callers and keys in each ranking. They are tried in this order until the summary is
+/// small enough.
 const TOPS: [usize; 4] = [50, 20, 5, 0];
 /// Seconds over which rates are averaged.
 const OVER: usize = 5;

@@ -89,8 +89,8 @@ impl Reservations {
         Self { service, store, tracker }
     }
 
-    /// Reports what this node has observed since the last call. After a failure, the next call
-    /// repeats it.
+    /// Reports the changes that this node has observed since the last call. Changes that could not
+    /// be reported are repeated by the next call.
     pub async fn synchronise(&self) {
         for _ in 0..CALLS_MAX {
             let changes = self.tracker.take(self.service.now());
@@ -180,8 +180,8 @@ impl Reservations {
         Ok((id, document))
     }
 
-    /// Removes a reservation that has ended from the list. The outcome says so also if it had ended
-    /// before.
+    /// Removes a reservation from the list after it was settled or cancelled, or turned out to have
+    /// ended before. In the latter case, returns an error that says so.
     async fn ended<T>(&self, id: Id, outcome: Result<T, Refusal>) -> Result<T, Refusal> {
         let refusal = match outcome {
             Ok(value) => {

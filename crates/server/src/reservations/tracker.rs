@@ -36,7 +36,7 @@ struct TrackerState {
 struct PendingChanges {
     /// Open reservations that are too young to be reported.
     young: HashMap<Id, YoungReservation>,
-    /// Their ids by age; those that have ended are still in it.
+    /// Ids by age, including those of reservations that have ended.
     order: VecDeque<(Timestamp, Id)>,
     /// Reservations whose report failed.
     opened: Vec<OpenReservation>,
@@ -73,8 +73,8 @@ impl ReservationTracker {
         }))
     }
 
-    /// Takes the changes to report: those of reservations that are old enough, and at most as many as
-    /// one call may have.
+    /// Takes the changes to report. Skips reservations that are too young, and returns at most as
+    /// many changes as one call may carry.
     pub(super) fn take(&self, now: Timestamp) -> ReservationChanges {
         let mut pending = self.lock();
         let mut changes = ReservationChanges::default();
@@ -96,7 +96,7 @@ impl ReservationTracker {
         changes
     }
 
-    /// Returns changes that could not be reported.
+    /// Takes back changes that could not be reported.
     pub(super) fn put_back(&self, changes: ReservationChanges) {
         let mut pending = self.lock();
         let room = OPEN_MAX.saturating_sub(pending.young.len() + pending.opened.len());
@@ -149,7 +149,8 @@ impl YoungReservation {
     }
 }
 
-/// Returns true if settling can change the charge, and nothing gives it back otherwise.
+/// Returns true for an estimate that stays charged until somebody settles or cancels it: it is not
+/// refunded when its hold expires.
 fn is_estimate(charge: &Charge<'_>) -> bool {
     let settles =
         matches!(charge.unit(), Unit::Tokens | Unit::InputTokens | Unit::OutputTokens | Unit::Usd);

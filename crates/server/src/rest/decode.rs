@@ -144,7 +144,8 @@ fn in_json_words(text: &str) -> String {
     if let Some(variant) = text.strip_prefix("unknown variant ") {
         return format!("unknown value {variant}");
     }
-    // The value may contain the word, and what is expected does not.
+    // Split at the last occurrence: the value may contain the same word, the expected type does
+    // not.
     let split = |kind: &str| text.strip_prefix(kind)?.rsplit_once(", expected ");
     if let Some((found, expected)) = split("invalid type: ").or_else(|| split("invalid value: ")) {
         return format!("must be {}, not {}", expected_word(expected), found_word(found));
@@ -191,7 +192,7 @@ fn found_word(found: &str) -> String {
 
 type Field<'a> = (Cow<'a, str>, Value<'a>);
 
-/// The fields of an object, in their order, reduced to what a dimension can be.
+/// The fields of an object, in their order. A value is kept only as far as it can be a dimension.
 struct Fields<'a>(SmallVec<[Field<'a>; 8]>);
 
 enum Value<'a> {

@@ -58,7 +58,7 @@ async fn decide(
                 let mut values = headers.get_all(header).iter().map(|value| value.as_bytes());
                 let given = values.next();
                 if values.next().is_some() {
-                    // The server behind the proxy may use the one that is not counted.
+                    // The server behind the proxy might use the value that was not counted.
                     let detail = format!("{header}: the header is there twice: send it once");
                     return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
                 }

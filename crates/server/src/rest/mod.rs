@@ -75,7 +75,8 @@ pub fn inspection(service: Arc<Service>, body_limit: usize) -> Router {
         .with_state(RestState { service, body_limit })
 }
 
-/// State of all handlers. One state instead of a layer per route: layers cost more than they do.
+/// State of all handlers. It is one state and not a layer per route, because a layer would cost
+/// more than the work that it does.
 #[derive(Clone)]
 struct RestState {
     service: Arc<Service>,
@@ -157,7 +158,8 @@ impl DenialMode {
 /// The query string of a decision.
 struct CallOptions {
     denial: DenialMode,
-    /// Round trip of the caller, such as `20ms`: only bookings have one.
+    /// Time before its start at which the caller will claim the booking, such as `20ms`. Only
+    /// bookings have it.
     lead: Option<String>,
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn reset(
     let selection = RuleSelection::read(parameters)?;
     let request: Request = decode::shaped(&body)?;
     let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
-    // Resetting requires only the dimensions that the selected counters are counted by.
+    // A reset needs only the dimensions of the counters that it selects.
     query.subject = Subject::View;
     let counters = service.with_plan(&query, async |_, _, plan| Ok(counters(plan))).await?;
     selection.check(&counters)?;

@@ -25,7 +25,8 @@ pub struct KeyUsage {
     pub dimensions: Vec<(String, String)>,
     /// Amount that is charged, in the unit of the limit: in use now, booked ahead, or debt.
     pub charged: u64,
-    /// True if work is booked on the key. [`ClosestKeys::record`] keeps it for later decisions.
+    /// True if work was ever booked on the key. [`ClosestKeys::record`] carries it over from the
+    /// previous usage.
     pub has_bookings: bool,
     /// Maximum of the limit.
     pub limit: u64,
@@ -33,8 +34,8 @@ pub struct KeyUsage {
     pub unit: &'static str,
     /// Time at which it was seen.
     pub at: Timestamp,
-    /// Time at which it was seen first, and the amount at that time. [`ClosestKeys::record`] sets
-    /// both: they start again when the usage falls.
+    /// Time and amount of the first observation. [`ClosestKeys::record`] sets both, and starts
+    /// again when the usage falls.
     pub first: (Timestamp, u64),
     /// Time at which the oldest use expires.
     pub reset: Timestamp,
@@ -43,8 +44,8 @@ pub struct KeyUsage {
 }
 
 impl KeyUsage {
-    /// Returns the amount in use now. Bookings keep to the limit at every instant, so what they charge
-    /// above it is for later; without bookings it is debt.
+    /// Returns the amount in use now. Booked work never exceeds the limit at any instant, so a
+    /// charge above the limit is for later. Without bookings, such a charge is debt.
     pub fn used(&self) -> u64 {
         if self.has_bookings { self.charged.min(self.limit) } else { self.charged }
     }
@@ -75,15 +76,15 @@ impl ClosestKeys {
         Self { keys: HashMap::new(), keys_max, floor: 0.0 }
     }
 
-    /// Returns true if a usage would be kept; its details are then worth collecting.
+    /// Returns true if a usage would be kept, so that its details are worth collecting.
     pub fn takes(&self, key: &str, charged: u64, limit: u64) -> bool {
         self.keys.len() < self.keys_max
             || share(charged, limit) > self.floor
             || self.keys.contains_key(key)
     }
 
-    /// Records the usage of a key, and replaces what was known of it. In a full table it takes the
-    /// place of the smallest share, if its own is larger.
+    /// Records the usage of a key, and replaces the previous usage. If the table is full, a new key
+    /// replaces the key with the smallest share, if that is smaller.
     pub fn record(&mut self, key: &str, usage: KeyUsage) {
         if let Some(known) = self.keys.get_mut(key) {
             let fell = usage.charged < known.charged;

@@ -54,8 +54,8 @@ impl SeriesTable {
         Self { series: BTreeMap::new(), series_max, now: 0 }
     }
 
-    /// Records the value of a series in a second. The value of ten seconds is the mean of theirs.
-    /// Returns false if the table is full and has no such series.
+    /// Records the value of a series in one second. The value of ten seconds is the mean of these
+    /// values. Returns false if the table is full and has no such series.
     pub fn record(&mut self, second: u64, name: &str, value: f64) -> bool {
         let Some(rings) = self.rings(second, name) else { return false };
         rings.seconds.set(second, value as f32);
@@ -71,7 +71,8 @@ impl SeriesTable {
         true
     }
 
-    /// Records a value that is no mean of others, such as a quantile, in one resolution.
+    /// Records a value in one resolution only, for values that can't be averaged, such as a
+    /// quantile.
     pub fn record_in(
         &mut self,
         resolution: Resolution,

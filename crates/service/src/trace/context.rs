@@ -9,7 +9,8 @@ pub(super) const STATE: &str = "tracestate";
 
 /// Length of a `traceparent` of version 00.
 const PARENT_LENGTH: usize = 55;
-/// Maximum length of a `tracestate` that is passed on, as the specification demands at least.
+/// Maximum length of a `tracestate` that is passed on. The specification requires at least this
+/// length.
 const STATE_BYTES_MAX: usize = 512;
 
 /// The id of a trace: never zero.

@@ -56,7 +56,8 @@ impl<F: Future> Future for Traced<F> {
     }
 }
 
-/// A context in force until it is dropped, also by a panic.
+/// Guard that makes a context the current one, and restores the previous one when it is dropped,
+/// also by a panic.
 struct Entered<'c>(&'c mut Option<TraceContext>);
 
 impl<'c> Entered<'c> {

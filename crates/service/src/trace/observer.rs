@@ -84,7 +84,7 @@ impl Observer for SpanObserver {
     fn on_store_call(&self, event: &StoreCallEvent<'_>) {
         let Some(context) = self.tracer.below(&event.trace.context) else { return };
         let StoreCallEvent { operation, started, latency, .. } = *event;
-        // An operation that fails may have no event of its own, which would be the parent.
+        // A failed operation may have no span of its own; its parent is used instead.
         let parent = if event.is_ok { event.trace.context.span } else { event.trace.parent };
         let times = (started, started + latency);
         let mut span = finished("store", SpanKind::Client, (context, parent), times);

@@ -146,7 +146,7 @@ impl TraceSpan {
         self.change(|record| record.error = Some(message()));
     }
 
-    /// Runs a future as part of the span: spans, log lines and decisions in it belong to it.
+    /// Runs a future inside the span: its child spans, log lines and decisions belong to the span.
     pub fn run<F: Future>(&self, future: F) -> Traced<F> {
         Traced::new(self.context().cloned(), future)
     }

@@ -21,7 +21,7 @@ pub trait SpanSink: Send + Sync {
 pub struct Tracer(Option<Arc<TracerState>>);
 
 pub(super) struct TracerState {
-    /// Traces whose id, as a number of 32 bits, is below this are sampled.
+    /// A trace is sampled if its id, as a 32-bit number, is below this value.
     sampled_below: u64,
     clock: Box<dyn Clock>,
     sink: Box<dyn SpanSink>,
@@ -38,8 +38,8 @@ pub struct EventTrace {
 }
 
 impl Tracer {
-    /// Creates a tracer that samples so many traces of a million. A trace that another process
-    /// began is recorded if that process records it.
+    /// Creates a tracer that samples this many traces per million. A trace that another process
+    /// started is recorded if that process records it.
     pub fn new(
         sampled_per_million: u32,
         clock: impl Clock + 'static,
@@ -55,8 +55,8 @@ impl Tracer {
         self.0.is_some()
     }
 
-    /// Starts the span of a request or message that came from outside. `remote` reads the context
-    /// that came with it; without one a new trace begins.
+    /// Starts the span of a request or message from outside. `remote` reads the trace context that
+    /// it carries; without one a new trace begins.
     pub fn root(
         &self,
         name: &'static str,
@@ -82,8 +82,8 @@ impl Tracer {
         }
     }
 
-    /// Returns the ids of a new span below the current one, for an event that is recorded when it
-    /// is over.
+    /// Returns the ids of a new child of the current span, for an event that is recorded after it
+    /// has ended.
     pub(crate) fn event(&self) -> Option<EventTrace> {
         let tracer = self.0.as_ref()?;
         let parent = current()?;

@@ -378,7 +378,8 @@ type CounterPositions = SmallVec<[(usize, EntryIndex); 4]>;
 
 impl LockedShards<'_> {
     /// Finds the counters of a plan for the fast path: every counter exists under its own name, and
-    /// no charge is a shadow or takes nothing. Returns `None` if the plan needs the general path.
+    /// no charge is a shadow charge or has an amount of zero. Returns `None` if the plan needs the
+    /// general path.
     fn find_existing(
         &mut self,
         plan: &Plan<'_>,

@@ -1,8 +1,8 @@
 //! Snapshots: the contents of the in-memory store in a file, so that usage survives a restart.
 //!
-//! A [`MemorySnapshot`] holds every counter and record that has not expired. Its times are wall times, so
-//! the time for which the process was down counts as elapsed. It is taken shard by shard, and
-//! blocks requests only for as long as one shard takes.
+//! A [`MemorySnapshot`] holds every counter and record that has not expired. It contains wall-clock
+//! times, so the time for which the process was down counts as elapsed. It is taken shard by shard,
+//! so requests are blocked only while their own shard is copied.
 //!
 //! The format only grows at its end: a new version reads what older versions wrote, and older
 //! versions skip the fields that they don't know.
@@ -130,8 +130,8 @@ impl<C: Clock> Memory<C> {
             collect(&mut snapshot.overflow, shard.overflow.iter(), number, saved_at);
         }
         for (number, CachePadded(records)) in (0..).zip(&self.records) {
-            // Admissions of the meantime are not in the saved counters: settling them would return
-            // usage that other requests have charged.
+            // The counters that were saved above do not contain later admissions. Settling one of
+            // these after a restore would give back usage of other requests.
             let records = records.lock();
             let records = records.iter().filter(|(_, record, _)| record.at <= saved_at);
             collect(&mut snapshot.records, records, number, saved_at);
@@ -145,7 +145,7 @@ impl<C: Clock> Memory<C> {
     /// Returns a store with the contents of a snapshot.
     ///
     /// If the machine's clock was set back since the snapshot, the store's time continues from the
-    /// snapshot: the alternative would be to forget usage.
+    /// time of the snapshot. Otherwise usage would be lost.
     pub fn restore(snapshot: MemorySnapshot, capacity: Capacity, clock: C) -> Self {
         let mut memory = Self::assemble(capacity, clock, snapshot.hash_key);
         memory.ahead = snapshot.saved_at.since(memory.clock.now());

@@ -36,8 +36,8 @@ pub(super) struct Call {
     /// Set for each charge whose oldest entry the call supplies from the cache, so that the script
     /// need not read it.
     pub(super) hinted: SmallVec<[bool; 4]>,
-    /// Set for calls of work that is paced, or that nothing waits for: they may take longer than a
-    /// decision.
+    /// Set for calls of paced work, and for calls that no request waits for: they may take longer
+    /// than a decision.
     pub(super) patient: bool,
     /// Set for background calls that no request waits for. They are not counted as traffic.
     pub(super) housekeeping: bool,

@@ -38,7 +38,7 @@ pub(super) struct DenialCache {
     entries: Box<[Mutex<DenialEntry>]>,
     hasher: RandomState,
     clock: MonotonicClock,
-    /// Time at which the last entry expires: before a lookup, this tells whether it can succeed.
+    /// Time at which the last entry expires. After it, no lookup can succeed.
     until: AtomicU64,
     hits: AtomicU64,
 }

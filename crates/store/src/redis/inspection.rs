@@ -14,7 +14,7 @@ use super::server::{ConnectError, field, query};
 use crate::clock::MonotonicClock;
 use crate::redis_servers::{RedisEndpoint, RedisTopology};
 
-/// Timeout of connecting and of each reply. A person waits for the result.
+/// Timeout for connecting and for each reply. It is short because a person waits for the result.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of round trips that are measured.
 const PINGS: usize = 11;

@@ -43,14 +43,16 @@ use crate::clock::MonotonicClock;
 
 /// Maximum number of calls in one batch: Redis serves no other client while a script runs.
 const BATCH_MAX: usize = 128;
-/// Maximum number of calls that later calls may overtake to join a batch.
+/// Maximum number of queued calls that a later call may overtake to join a batch.
 const OVERTAKEN_MAX: usize = 256;
 /// Maximum number of batches in flight: Redis works on one while this node reads and writes
 /// another.
 const IN_FLIGHT_MAX: usize = 2;
-/// Time after which a batch is sent although the maximum number is in flight.
+/// Time since the last batch after which another one is sent, although [`IN_FLIGHT_MAX`] are in
+/// flight.
 const BATCH_INTERVAL: Span = Span::from_millis(1);
-/// The same limit in a cluster, where calls on different slots can't share a batch.
+/// Maximum number of batches in flight in a cluster, where calls on different slots can't share a
+/// batch, and to a distant server.
 const IN_FLIGHT_MAX_IN_CLUSTER: usize = 32;
 /// Maximum number of queued calls: more than Redis can answer within any timeout.
 const QUEUE_MAX: usize = 16_384;
@@ -385,7 +387,7 @@ impl LinkTask {
         }
     }
 
-    /// Waits until another connection may be made. Calls fail at once meanwhile.
+    /// Waits for a connection permit. Until then, calls fail at once.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let permits = self.options.permits.clone()?;
         if let Ok(permit) = permits.clone().try_acquire_owned() {
@@ -516,7 +518,7 @@ impl LinkTask {
     }
 
     /// Returns the maximum number of batches in flight. It is larger if the last batch was sent a
-    /// while ago: then the server is far away, and waiting for an answer would take a round trip.
+    /// while ago: then the server is distant, and waiting for its answer would cost a round trip.
     fn in_flight_max(&self, last_sent: Timestamp) -> usize {
         match self.options.time.now().since(last_sent) >= BATCH_INTERVAL {
             true => self.in_flight_max.max(IN_FLIGHT_MAX_IN_CLUSTER),
@@ -524,8 +526,8 @@ impl LinkTask {
         }
     }
 
-    /// Sends a heartbeat and reads the server's eviction policy, memory and load. An error
-    /// means that the connection is unusable; a missing reply is ignored.
+    /// Sends a heartbeat and reads the server's eviction policy, memory and load. Returns an error
+    /// only if the server has become read-only; a missing reply is ignored.
     async fn check_server(
         &self,
         server: &RedisEndpoint,

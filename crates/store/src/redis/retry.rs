@@ -40,8 +40,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Timeout of one attempt, and of all together, for calls of paced work: it waits anyway, and a
-    /// turn that is given up because of a slow answer is lost.
+    /// Timeouts of one attempt and of all attempts, for calls of paced work. The work waits anyway,
+    /// and a turn that is given up because of a slow answer is lost.
     const PATIENT: (Duration, Duration) =
         (Duration::from_millis(500), Duration::from_millis(1_500));
 
@@ -192,7 +192,7 @@ fn retry_delay(id: Id, number: u32) -> Duration {
     Duration::from_micros(5_000 + spread % 5_000)
 }
 
-/// A retry budget: at most a tenth of all calls, and at most a hundred at once. A server that is
+/// A retry budget: at most a tenth of all calls, and at most a hundred in a burst. A server that is
 /// slow because it is overloaded must not get twice the load.
 #[derive(Debug)]
 struct RetryBudget(AtomicI64);

@@ -31,8 +31,8 @@ use crate::clock::MonotonicClock;
 const RUNNING_MAX: usize = 10_000;
 /// Timeout of one rollback call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// First delay after a failure; it doubles up to the maximum. A Redis that answers again gets the rollback
-/// within a second.
+/// First delay after a failure; it doubles up to the maximum. So Redis gets the rollback within a
+/// second after it is back.
 const DELAY_MIN: Duration = Duration::from_millis(10);
 const DELAY_MAX: Duration = Duration::from_millis(250);
 
@@ -151,7 +151,7 @@ pub(super) struct RollbackGuard<'r, 'p> {
 }
 
 impl<'r, 'p> RollbackGuard<'r, 'p> {
-    /// Returns a guard that rolls back whatever the reply was, unless the caller gets an admission.
+    /// Returns a guard that rolls back unless the caller gets an admission, whatever the reply was.
     pub(super) const fn always(redis: &'r Redis, plan: &'r Plan<'p>, attempt: Attempt) -> Self {
         Self { redis, plan, attempt, tracker: None, armed: true }
     }

@@ -21,8 +21,8 @@ pub(super) struct ServerAddress {
 }
 
 impl ServerAddress {
-    /// Parses an address that a server reported. A server that does not know its own host leaves it
-    /// out: then it is the host that was `queried_host`.
+    /// Parses an address that a server reported. A server that does not know its own host leaves
+    /// the host out; `queried_host` is used instead.
     pub(super) fn read(text: &str, queried_host: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self::new(host, port.parse().ok()?, queried_host))
@@ -93,7 +93,8 @@ impl RedisEndpoint {
         reply_timeout: Duration,
     ) -> Result<(MultiplexedConnection, ServerInfo), ConnectError> {
         let mut connection = self.dial().await?;
-        // Longer than for a decision: the server has to load the scripts, once per connection.
+        // Longer than the timeout of a decision, because the server has to load the scripts once
+        // per connection.
         let reply_timeout = reply_timeout * 5;
         let info: String = query(&mut connection, &redis::cmd("INFO"), reply_timeout).await?;
         let info = ServerInfo::read(&info, script_head);

@@ -13,8 +13,7 @@ use sluicegate_core::time::{Span, Timestamp};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counter {
     uses: Vec<Use>,
-    /// Amount refunded of the uses at a time, without reference to a single use; never more than
-    /// there is.
+    /// Amount refunded at each time without naming a use; never more than the uses at that time.
     refunded: BTreeMap<Timestamp, u64>,
     /// For a bucket: time at which everything has drained.
     empty_at_ns: u128,
@@ -22,8 +21,8 @@ pub(super) struct Counter {
     latest: Timestamp,
     /// For a bucket: total amount refunded.
     given_back_ns: u128,
-    /// For a bucket: the owner of the last charges, if nothing else has changed it since, and the
-    /// time at which everything has drained if this owner uses them at their starts.
+    /// For a bucket: the owner of the last consecutive charges, and the time at which the bucket
+    /// has drained if the owner uses them at their starts.
     run: Option<(Id, u128)>,
     /// Uses that are refunded automatically, with their times.
     pub(super) due: Vec<(Timestamp, u64)>,

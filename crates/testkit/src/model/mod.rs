@@ -1,5 +1,5 @@
-//! [`Model`]: the meaning of the [store port](sluicegate_core::store), written to be obviously
-//! right.
+//! [`Model`]: the reference implementation of the [store port](sluicegate_core::store), written to
+//! be obviously correct.
 //!
 //! It keeps every use ever written, and finds the first time that fits by trying every time at
 //! which usage leaves, straight from the definition of each limit. It shares no code with

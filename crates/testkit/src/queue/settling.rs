@@ -168,8 +168,8 @@ pub async fn work_that_takes_longer_than_its_lease_stays_ours<S: QueueSubject>()
     let mut consumer = bench.consume().await;
     let delivery = consumer.receive_one().await.expect("received");
     let work = async {
-        // Half a lease longer, in several parts with chances to extend the lease in each: only a
-        // machine that stands still misses all of them.
+        // Work for half a lease longer than a lease, in several parts that each can extend it. Only
+        // a machine that stands still misses all of these chances.
         for _ in 0..9 {
             bench.subject.pass(Span::from_micros(S::VISIBILITY.as_micros() / 6)).await;
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -79,7 +79,7 @@ impl Counter {
         }
     }
 
-    /// Returns the same for a store that ignores later bookings.
+    /// Returns the same for a faulty store that ignores later bookings.
     pub(crate) fn earliest_without_bookings(&self, from: Timestamp) -> Timestamp {
         let Self::Log { log, quotas } = self else {
             return self.earliest(from);
@@ -114,10 +114,11 @@ impl Counter {
     /// Refunds one unit.
     ///
     /// A bucket is one number, so it can't be recomputed without the unit. Two bounds limit the
-    /// refund. Units that were charged afterwards for a later time did not wait for this one to
-    /// drain, so nothing is refunded below the latest time. And this unit drains earlier by as much
-    /// as was refunded since it was charged. Without the first bound, a cancelled booking makes
-    /// room twice when another one stands behind it; without the second, two refunds in a row do.
+    /// refund. First, units that were charged afterwards for a later time did not wait for this one
+    /// to drain, so nothing is refunded below the latest time. Second, this unit drains earlier by
+    /// the amount that was refunded since it was charged. Without the first bound, a cancelled
+    /// booking would make room twice if another booking is behind it; without the second, two
+    /// refunds in a row would.
     pub(crate) fn give_back(&mut self, mark: ChargeMark, now: Timestamp, how: RefundMode) {
         match (self, mark) {
             (Self::Log { log, .. }, ChargeMark::Score(at)) => log.give_back(at, 1),

@@ -12,7 +12,7 @@ use sluicegate_queue::WallClock;
 use super::{Finding, listeners};
 use crate::{certificates, writable};
 
-/// Time before the expiry of a certificate from which on it is reported.
+/// Time before its expiry from which a certificate is reported.
 const RENEW_WITHIN: Span = Span::from_secs(30 * 86_400);
 
 pub(super) fn check(config: &Config) -> Vec<Finding> {

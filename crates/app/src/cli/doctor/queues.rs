@@ -12,7 +12,7 @@ use crate::queue::{MissingQueue, Queues};
 /// Maximum wait for the broker. A person waits for the result.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const CLOUD: &str = "check the section `queue` and the cloud credentials of this process";
-/// Name of a queue that a broker is asked for if the configuration names none.
+/// Name of the queue to look up if the configuration names none.
 const PROBE: &str = "sluicegate-doctor";
 
 pub(super) async fn check(config: &Config, options: &QueueOptions) -> Vec<Finding> {

@@ -7,7 +7,7 @@ use sluicegate_store::redis::{ServerInspection, inspect};
 
 use super::Finding;
 
-/// Difference of clocks from which on times in logs mislead a reader, in milliseconds.
+/// Clock difference in milliseconds above which the times in logs mislead a reader.
 const CLOCK_OFFSET_MS_MAX: u64 = 1_000;
 
 pub(super) async fn check(store: &RedisStore, groups: &[Group]) -> Vec<Finding> {

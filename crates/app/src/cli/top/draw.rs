@@ -29,7 +29,7 @@ q, ctrl-c          quit
 
 any key closes this help";
 
-/// Draws the page of `view`. `trouble` is the reason why the data is old.
+/// Draws the page of `view`. `trouble` is the error of the last reading, if the data is outdated.
 pub(super) fn draw(
     frame: &mut Frame<'_>,
     view: &mut View,
@@ -51,7 +51,7 @@ pub(super) fn draw(
         Page::Limits | Page::Queues => body,
     };
     let tables = view.page.tables(node);
-    // The second table gets its rows, but at most half of the place.
+    // The second table gets as much height as its rows need, but at most half.
     let second = u16::try_from(tables[1].rows.len().max(1)).unwrap_or(u16::MAX).saturating_add(2);
     let areas =
         Layout::vertical([Constraint::Min(0), Constraint::Length(second.min(body.height / 2))])

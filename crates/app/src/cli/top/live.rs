@@ -1,5 +1,5 @@
-//! The loop of `sluicegate top`: draws after each reading, key, change of size, until a person quits
-//! or a signal ends it.
+//! The event loop of `sluicegate top`: redraws the screen after each reading, key press and resize,
+//! until the user quits or a signal arrives.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -16,7 +16,7 @@ use super::screen::Screen;
 use super::snapshot::NodeSnapshot;
 use super::view::{KeyOutcome, View};
 
-/// Events that wait for the screen. A reader that is faster than the screen waits.
+/// Maximum number of queued events. A reader that is faster than the screen waits.
 const EVENTS_MAX: usize = 16;
 
 enum TopEvent {

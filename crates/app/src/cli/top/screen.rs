@@ -19,8 +19,8 @@ pub(super) struct Screen {
 impl Screen {
     /// Takes over the terminal.
     ///
-    /// A panic of any thread restores the terminal, prints its message and ends the process: what
-    /// another thread draws afterwards would hide the message.
+    /// A panic in any thread restores the terminal, prints its message and ends the process.
+    /// Otherwise another thread could draw over the message.
     pub(super) fn open() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {

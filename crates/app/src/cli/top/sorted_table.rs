@@ -1,4 +1,4 @@
-//! [`SortedTable`]: rows that a person sorts by a column and filters by a text.
+//! [`SortedTable`]: rows that the user can sort by a column and filter by a text.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! [`View`]: the page, order, filter and selection that a person has chosen with keys.
+//! [`View`]: the page, order, filter and selection that the user has chosen with keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;

@@ -276,7 +276,8 @@ fn worker(
     Some((worker, group))
 }
 
-/// Stands for a handler that has an error, so that its worker can be compared with the others.
+/// Placeholder for a handler with an error, so that its worker can still be compared with the
+/// others.
 fn unusable_handler() -> HandlerOptions {
     let call = HttpOptions::to(Text::from(String::new()));
     HandlerOptions { work: Work::Http(Box::new(call)), emit: Vec::new() }
@@ -284,8 +285,7 @@ fn unusable_handler() -> HandlerOptions {
 
 const BACKOFF: (Span, Span) = (Span::from_secs(1), Span::from_secs(60));
 
-/// Warns about tiers of one provider that differ: messages that one tier lets through wait in the
-/// other.
+/// Warns if the tiers of one provider differ: messages that pass one tier would wait in the other.
 fn advise(
     item: &Item<'_>,
     worker: &WorkerOptions,

@@ -143,15 +143,15 @@ const fn remedy(unit: Unit) -> &'static str {
 }
 
 /// Builds the rule that spreads booked start times evenly. Without it, an exact window that was
-/// used up at once becomes free at once, and workers that can't process that many messages together
-/// would be late for most of them.
+/// used up at once is also free again at once. Workers that can't process so many messages together
+/// would then be late for most of them.
 pub(super) fn spread(
     provider: &Provider,
     burst: u64,
     outage: Option<OutagePolicy>,
 ) -> Option<Group> {
     let exact = || provider.limits.iter().filter(|limit| matches!(limit, Limit::Exact(_)));
-    // The shortest window of each unit: the others are spread with it.
+    // Only the shortest window of each unit: it spreads the starts for the longer ones, too.
     let is_shortest = |limit: &&Limit| {
         exact().all(|other| other.unit() != limit.unit() || other.window() >= limit.window())
     };

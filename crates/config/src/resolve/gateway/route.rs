@@ -161,8 +161,8 @@ pub(super) fn route(
     path.map(|_| (route, groups))
 }
 
-/// Stands for an upstream that has an error. Begins with https://, so that `ca` is not reported as
-/// well.
+/// Placeholder for an upstream with an error. It begins with https://, so that `ca` is not reported
+/// as well.
 fn unusable_upstream() -> UpstreamUrl {
     UpstreamUrl { uri: Uri::from_static("https://upstream.invalid"), has_path: false }
 }

@@ -123,7 +123,7 @@ impl HttpHandler {
     }
 }
 
-/// The part of a call that its response is compared with.
+/// The values of a call that its response is checked against.
 struct CallContext {
     address: String,
     /// Earlier response of the address, if the request was conditional.

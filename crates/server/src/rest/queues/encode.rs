@@ -13,8 +13,8 @@ use sluicegate_queue::remote::{LeasedMessage, QueueDepths};
 
 use crate::rest::Problem;
 
-/// Maximum depth of a body that is part of the answer as JSON: parsers of many languages fail at
-/// some depth, and with the answer they would lose the handle.
+/// Maximum nesting of a body that is returned as JSON. The parsers of many languages fail beyond
+/// some depth, and their caller would lose the handle together with the answer.
 const DEPTH_MAX: usize = 64;
 
 #[derive(Serialize)]
@@ -78,8 +78,9 @@ fn message(leased: &LeasedMessage, always_base64: bool) -> MessageAnswer<'_> {
     }
 }
 
-/// Returns a body that is JSON from the first byte to the last, not too deep, and that other parsers read,
-/// too: many refuse numbers such as 1e999 and half of a surrogate pair, and with it the whole answer.
+/// Returns the body as JSON, if all of it is JSON that other parsers accept. Many parsers reject
+/// deep nesting, numbers such as 1e999, and half of a surrogate pair, and would reject the whole
+/// answer because of it.
 fn as_json(body: &[u8]) -> Option<&RawValue> {
     if depth(body) > DEPTH_MAX {
         return None;

@@ -1,4 +1,4 @@
-//! [`Check`]: the invariants of the cross-slot protocol, checked by what was written and by the
+//! [`Check`]: the invariants of the cross-slot protocol, checked against the stored charges and the
 //! replies to clients.
 
 use std::collections::{BTreeMap, BTreeSet};
