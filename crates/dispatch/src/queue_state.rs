@@ -43,7 +43,7 @@ impl QueueStates {
         let mut failing = self.lock();
         let is_new = failing.get(queue).is_none_or(|known| !same_kind(&known.error, error));
         if is_new {
-            warn!(queue, %error, "queue can't be used: messages for it wait until it works");
+            warn!(queue, %error, "queue unavailable: its messages wait");
             self.gauge.with_label_values(&[queue]).set(1);
         }
         let failure = failing.entry(queue.to_owned()).or_insert_with(|| QueueFailure {

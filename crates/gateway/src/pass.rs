@@ -164,7 +164,7 @@ impl Pass {
 
 async fn cancel(service: &Service, handle: &Handle) {
     if let Err(error) = service.cancel(handle).await {
-        debug!(%error, "booking refund failed");
+        debug!(%error, "cancel failed: the charges stay until they expire");
     }
 }
 
@@ -183,7 +183,7 @@ impl Drop for Pass {
                     None => service.cancel(&handle).await,
                 };
                 if let Err(error) = ended {
-                    debug!(%error, "release failed: the reservation expires by itself");
+                    debug!(%error, "release or cancel failed: the reservation expires by itself");
                 }
             }
             if let Some(times) = lease_times {

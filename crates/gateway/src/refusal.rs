@@ -56,7 +56,7 @@ pub(crate) enum Refusal {
     NoRoute,
     #[error("method not allowed on this route: use {0}")]
     Method(String),
-    #[error("the request body stopped arriving: send it without pauses")]
+    #[error("the request body timed out: send it without long pauses")]
     BodyTimeout,
     #[error("the caller closed the connection before its response")]
     ClientClosed,

@@ -89,7 +89,7 @@ impl Pacer {
         match exchanged.await {
             Ok(backlogs) => Some(backlogs),
             Err(error) => {
-                debug!(%error, "other replicas were not told how many requests wait");
+                debug!(%error, "backlog not reported to other replicas");
                 None
             }
         }

@@ -382,7 +382,7 @@ impl Pacer {
             match claimed.await {
                 Ok(Received::Turn(turn)) => return turn,
                 Ok(Received::TooLate(handle)) => {
-                    debug!(name = self.name, "the answer to a claim came too late");
+                    debug!(name = self.name, "claim answered too late: turn given back");
                     self.cancel(&handle).await;
                     return Turn::Gone;
                 }
@@ -417,7 +417,7 @@ impl Pacer {
     /// Gives back a turn that was not used.
     pub async fn cancel(&self, handle: &Handle) {
         if let Err(error) = self.service.cancel(handle).await {
-            debug!(name = self.name, %error, "a turn was not given back: it expires");
+            debug!(name = self.name, %error, "turn not cancelled: it expires by itself");
         }
     }
 
@@ -490,7 +490,7 @@ impl Pacer {
         if matches!(error, ServiceError::Store(Error::Unavailable(_))) {
             self.is_out_for(Span::ZERO);
         } else {
-            warn!(name = self.name, %error, "the limits could not be checked");
+            warn!(name = self.name, %error, "limit check failed");
         }
         Turn::Unanswered(UNANSWERED)
     }

@@ -157,7 +157,7 @@ impl Overrides {
             }
             Ok(None) => {}
             Err(problem) if !cache.stale => {
-                warn!(%problem, "cannot read the overrides: the last known ones stay in force");
+                warn!(%problem, "can't read overrides: using the last known ones");
             }
             Err(_) => {}
         }

@@ -106,7 +106,7 @@ impl TraceExporter {
         let abort = self.task.abort_handle();
         if timeout(self.close_max, self.task).await.is_err() {
             abort.abort();
-            warn!("the last traces were not exported in time");
+            warn!("shutdown: the last spans were not exported in time");
         }
     }
 }

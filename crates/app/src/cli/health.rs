@@ -26,7 +26,7 @@ pub(super) struct Health {
         default_value = "http://127.0.0.1:9090"
     )]
     url: String,
-    /// Ask whether it is ready for requests, instead of alive
+    /// Check readiness instead of liveness
     #[arg(long)]
     ready: bool,
     #[command(flatten)]

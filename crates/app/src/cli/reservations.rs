@@ -30,7 +30,7 @@ enum Command {
     List(List),
     /// Replace the estimate of a reservation with its actual cost
     Settle(Settle),
-    /// Cancel a reservation: give back all that it has charged
+    /// Cancel a reservation and refund its charges
     Cancel(Cancel),
 }
 

@@ -49,7 +49,7 @@ fn logged_once(running: &RunningService, queue: &str) {
         lines.iter().filter(|line| line["queue"] == queue && line["message"] == message).count()
     };
     eventually_is(|| count("queue works again"), 1);
-    assert_eq!(count("queue can't be used: messages for it wait until it works"), 1);
+    assert_eq!(count("queue unavailable: its messages wait"), 1);
     assert!(running.logged().len() < 100, "{} lines", running.logged().len());
 }
 

@@ -25,7 +25,7 @@ pub enum LeaseError {
     #[error("not a lease handle: send the handle of a received message as it is")]
     Malformed,
     /// The lease is one of another queue.
-    #[error("the lease is one of queue {queue}: send the request to that queue")]
+    #[error("the lease belongs to queue {queue}: send the request to that queue")]
     OtherQueue {
         /// Queue of the lease.
         queue: String,

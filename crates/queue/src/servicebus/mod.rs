@@ -165,7 +165,7 @@ impl ServiceBus {
                 Err(Error::Unusable { queue: name.to_owned(), detail })
             }
             Err(Error::Refused { .. }) => {
-                warn!(queue = name, "deduplication not checked: that needs the right Manage");
+                warn!(queue = name, "duplicate detection not verified: requires the Manage right");
                 Ok(())
             }
             Err(error) => Err(error),

@@ -60,7 +60,7 @@ impl EnvoyRls {
             answered = match decided.await {
                 // An error would let the request through if Envoy fails open.
                 Err(ServiceError::Plan(PlanError::TooMany { rule, requests })) => {
-                    debug!(rule, requests, "more hits in one call than an exact log can record");
+                    debug!(rule, requests, "too many hits in one call for an exact limit: denied");
                     encode::too_many(call.charges.len())
                 }
                 decided => decided??,

@@ -100,7 +100,7 @@ impl Reservations {
             match self.store.apply(&changes).await {
                 Ok(rejected) => self.tracker.add_unlisted(rejected),
                 Err(problem) => {
-                    debug!(%problem, "cannot report reservations: the next attempt repeats it");
+                    debug!(%problem, "reservations not reported: retrying");
                     self.tracker.put_back(changes);
                     return;
                 }

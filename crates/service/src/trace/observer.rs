@@ -92,7 +92,7 @@ impl Observer for SpanObserver {
         span.attributes.push(("db.system.name", self.store.into()));
         span.attributes.push(("db.operation.name", operation.name().into()));
         if !event.is_answered {
-            span.error = Some("no answer: the store failed, or the caller went away".to_owned());
+            span.error = Some("no answer: the store failed or the caller disconnected".to_owned());
         } else if !event.is_ok {
             span.error = Some("the store refused the call".to_owned());
         }
