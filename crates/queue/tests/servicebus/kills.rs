@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_queue::servicebus::Options;
-use sluicegate_queue::{DeliveryTime, Error, JobId, Message, Queue};
+use sluicegate_queue::{Consumer, DeliveryTime, Error, JobId, Message, Queue};
 use sluicegate_testkit::queue::run;
 use sluicegate_testkit::servicebus::ServiceBusServer;
 
@@ -31,9 +31,19 @@ async fn send_until(queue: Queue, stop: Arc<AtomicBool>) -> BTreeSet<JobId> {
     confirmed
 }
 
+/// Opens a consumer, also while the server is being restarted.
+async fn consumer(queue: &Queue) -> Consumer {
+    loop {
+        match queue.consume(100).await {
+            Err(Error::Unavailable { .. }) => tokio::time::sleep(Duration::from_millis(20)).await,
+            opened => return opened.expect("a consumer"),
+        }
+    }
+}
+
 /// Forwards messages until it is told to stop.
 async fn forward_until(from: Queue, to: Queue, stop: Arc<AtomicBool>) {
-    let mut consumer = from.consume(50).await.expect("a consumer");
+    let mut consumer = consumer(&from).await;
     while !stop.load(Ordering::Relaxed) {
         let waiting = tokio::time::timeout(Duration::from_millis(200), consumer.receive(50)).await;
         let Ok(received) = waiting else { continue };
@@ -72,10 +82,7 @@ fn no_confirmed_message_is_lost_when_the_server_is_killed() {
         let mut missing = sending.await.expect("no panic");
         forwarding.await.expect("no panic");
         assert!(!missing.is_empty(), "something was confirmed");
-        let (mut left, mut arrived) = (
-            source.consume(100).await.expect("a consumer"),
-            target.consume(100).await.expect("a consumer"),
-        );
+        let (mut left, mut arrived) = (consumer(&source).await, consumer(&target).await);
         while !missing.is_empty() {
             let received = tokio::select! {
                 received = left.receive(100) => received,

@@ -7,8 +7,8 @@
 //! ignored: they make it earlier, as the next report shows.
 //!
 //! In memory, decisions of several threads may be counted in another order than that of their
-//! times. A charge whose time is later than a report, but whose call began before it, may be part of
-//! the report.
+//! times, and several may have the same time. A charge may be part of a report with an earlier time if
+//! its call began before that, and may be missing from a report with a later time while its call runs.
 
 use sluicegate_core::algorithm::bucket::BucketQuota;
 use sluicegate_core::{Limit, Timestamp};
@@ -30,10 +30,12 @@ pub(super) struct BucketLevel {
 enum BucketEvent {
     /// From here on, the store may have made a charge.
     Possible(usize),
-    /// The store has made the charge.
+    /// Time of the charge by the clock of the store.
     Charged(usize),
     /// The store reported the level.
     Reported(usize),
+    /// From here on, every report contains the charge.
+    Counted(usize),
 }
 
 impl BucketLevel {
@@ -68,6 +70,7 @@ impl BucketLevel {
             if from < charge.at && charge.earliest <= until {
                 events.push((charge.earliest.min(charge.at), BucketEvent::Possible(index)));
                 events.push((charge.at, BucketEvent::Charged(index)));
+                events.push((charge.counted_by(), BucketEvent::Counted(index)));
             }
         }
         let reported =
@@ -75,17 +78,20 @@ impl BucketLevel {
         events.extend(reports.iter().enumerate().map(reported));
         events.retain(|(at, _)| *at <= until);
         events.sort_unstable();
-        let mut pending = PendingCharges::default();
+        let (mut pending, mut uncounted) = (PendingCharges::default(), PendingCharges::default());
         let mut found = Vec::new();
         for (at, event) in events {
             match event {
                 BucketEvent::Possible(index) => pending.add(&charges[index], self.quota),
                 BucketEvent::Charged(index) => {
                     pending.remove(&charges[index], self.quota);
+                    uncounted.add(&charges[index], self.quota);
                     self.charge(&charges[index]);
                 }
+                BucketEvent::Counted(index) => uncounted.remove(&charges[index], self.quota),
                 BucketEvent::Reported(index) => {
-                    found.extend(self.report(at, &reports[index], &pending, &unconfirmed));
+                    let open = (&pending, &uncounted);
+                    found.extend(self.report(at, &reports[index], open, &unconfirmed));
                 }
             }
         }
@@ -94,7 +100,7 @@ impl BucketLevel {
 
     fn charge(&mut self, charge: &StoreCharge) {
         // Another call may have been counted first, at a time up to the duration of this one later.
-        let at = charge.from + charge.at.since(charge.earliest.min(charge.at));
+        let at = charge.from + charge.duration();
         if let Some(drained_ns) = &mut self.drained_ns {
             *drained_ns = (*drained_ns).max(nanos(at)) + cost_ns(self.quota, charge.amount);
         }
@@ -104,16 +110,16 @@ impl BucketLevel {
         &mut self,
         at: Timestamp,
         report: &ReportedCount,
-        pending: &PendingCharges,
+        (pending, uncounted): (&PendingCharges, &PendingCharges),
         unconfirmed: impl Fn(Timestamp) -> u64,
     ) -> Option<UnexplainedCount> {
         let (grain, drain_ns) = (self.quota.grain(), u128::from(self.quota.drain_ns()));
         // Dollars are parsed as floats, so the last digit may be off.
         let units = u128::from((report.count + grain / 2) / grain);
         // The level is rounded up: the bucket drains after the first of these times, at the latest
-        // at the second.
+        // at the second, unless a charge that is already made is not yet counted.
         let after_ns = nanos(at) + units.saturating_sub(1) * drain_ns;
-        let latest_ns = nanos(at) + units * drain_ns;
+        let latest_ns = nanos(at) + units * drain_ns + uncounted.cost_ns;
         let known_ns = self.drained_ns.replace(latest_ns)?;
         let explained_ns = known_ns.max(nanos(pending.from)) + pending.cost_ns;
         if units == 0 || after_ns < explained_ns {

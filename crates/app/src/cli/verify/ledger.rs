@@ -14,7 +14,7 @@ use super::line::{
     UnconfirmedCharge,
 };
 use super::logs::LogPosition;
-use super::slots::{ConcurrencyCounter, SlotVerdict};
+use super::slots::{ConcurrencyCounter, SlotReport, SlotVerdict};
 use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
 
 /// Collects admissions and their settlements, and checks every counter.
@@ -490,8 +490,12 @@ impl Ledger {
                     slots.requests += u64::from(!again);
                     if admitted.shows && charge.charged_at.is_none() {
                         let shown = charge.shown.iter().filter(|shown| !shown.shared);
-                        let count = shown.map(|shown| shown.count).max();
-                        slots.report(count, admitted.decision.at, admitted.position);
+                        if let Some(count) = shown.map(|shown| shown.count).max() {
+                            let reported_at = admitted.decision.at;
+                            let own = if at == reported_at { amount } else { 0 };
+                            let (at, position) = (reported_at, admitted.position);
+                            slots.report(SlotReport { at, count, own, position });
+                        }
                     }
                     let times = (earliest.min(at), at);
                     let number = slots.start(&limit, times, amount, length, admitted.by_node);

@@ -28,12 +28,20 @@ pub(super) struct ConcurrencyCounter {
     next: u64,
     check_at: usize,
     found: Vec<SlotVerdict>,
-    /// Slots in use that the store reported: time, number, line.
-    reports: Vec<(Timestamp, u64, LogPosition)>,
+    reports: Vec<SlotReport>,
     /// Upper bound of the slots that are held since before the log began.
     before: u64,
     /// Time from which the log is complete.
     begin: Timestamp,
+}
+
+/// The number of slots in use that an admission reported.
+pub(super) struct SlotReport {
+    pub(super) at: Timestamp,
+    pub(super) count: u64,
+    /// Part of the count that the admission itself took at this time.
+    pub(super) own: u64,
+    pub(super) position: LogPosition,
 }
 
 struct Lease {
@@ -44,9 +52,9 @@ struct Lease {
     length: Span,
     /// Time at which it expires or was released.
     until: Timestamp,
-    /// Earliest time at which it can have ended.
-    ended_from: Timestamp,
-    ended: bool,
+    /// Earliest and latest time at which the store can have ended it.
+    ended: (Timestamp, Timestamp),
+    is_released: bool,
     /// True if a node granted it on its own.
     by_node: bool,
 }
@@ -88,17 +96,17 @@ impl ConcurrencyCounter {
         let number = self.next;
         self.next += 1;
         let until = at + length;
-        let (start, ended_from, ended) = (at, until, false);
-        let lease = Lease { earliest, start, slots, length, until, ended_from, ended, by_node };
+        let (start, ended, is_released) = (at, (until, until), false);
+        let lease = Lease { earliest, start, slots, length, until, ended, is_released, by_node };
         self.leases.insert(number, lease);
         number
     }
 
     /// Extends a lease by its length.
     pub(super) fn renew(&mut self, number: u64, at: Timestamp) {
-        if let Some(lease) = self.leases.get_mut(&number).filter(|lease| !lease.ended) {
+        if let Some(lease) = self.leases.get_mut(&number).filter(|lease| !lease.is_released) {
             lease.until = lease.until.max(at + lease.length);
-            lease.ended_from = lease.until;
+            lease.ended = (lease.until, lease.until);
         }
     }
 
@@ -117,8 +125,8 @@ impl ConcurrencyCounter {
     }
 
     /// Records the number of slots in use that an admission reported.
-    pub(super) fn report(&mut self, count: Option<u64>, at: Timestamp, position: LogPosition) {
-        self.reports.extend(count.map(|count| (at, count, position)));
+    pub(super) fn report(&mut self, report: SlotReport) {
+        self.reports.push(report);
     }
 
     /// Compares the numbers reported until `until` with the leases in the log, which is complete from
@@ -140,19 +148,20 @@ impl ConcurrencyCounter {
             PrefixSums::new(leases.map(|lease| (at(lease), lease.slots)))
         };
         let (granted, ended) =
-            (sums(|_| true, |one| one.earliest), sums(|_| true, |one| one.until));
-        let certain = sums(|one| !one.by_node, |one| one.start);
-        let gone = sums(|one| !one.by_node, |one| one.ended_from);
-        self.reports.sort_by_key(|(at, ..)| *at);
-        let known = self.reports.partition_point(|(at, ..)| *at <= until);
+            (sums(|_| true, |one| one.earliest), sums(|_| true, |one| one.ended.1));
+        let certain = sums(|one| !one.by_node, Lease::counted_by);
+        let gone = sums(|one| !one.by_node, |one| one.ended.0);
+        self.reports.sort_by_key(|report| report.at);
+        let known = self.reports.partition_point(|report| report.at <= until);
         let mut found = Vec::new();
-        for (at, count, position) in self.reports.drain(..known) {
+        for SlotReport { at, count, own, position } in self.reports.drain(..known) {
             if at < begin || unlogged.is_unanswered_before(at) {
                 continue;
             }
             // A slot that was released at the same instant may still have been counted.
             let most = granted.until(at).saturating_sub(ended.until(at - Span::from_micros(1)));
             let least = certain.until(at - Span::from_micros(1)).saturating_sub(gone.until(at));
+            let least = least.saturating_add(own);
             let explained = most.saturating_add(self.before);
             if count > explained {
                 found.push(UnexplainedCount { at, position, count, explained });
@@ -221,12 +230,19 @@ impl ConcurrencyCounter {
 }
 
 impl Lease {
+    /// Returns the time from which every count contains it: calls of several threads may be counted in
+    /// another order than that of their times.
+    fn counted_by(&self) -> Timestamp {
+        self.start + self.start.since(self.earliest.min(self.start))
+    }
+
     fn end(&mut self, (earliest, at): (Timestamp, Timestamp)) {
-        if !self.ended {
+        if !self.is_released {
             // A lease that expired earlier ended at its expiry.
             self.until = self.until.min(at).max(self.start);
-            self.ended_from = self.ended_from.min(earliest);
-            self.ended = true;
+            let latest = at + at.since(earliest.min(at));
+            self.ended = (self.ended.0.min(earliest), self.ended.1.min(latest));
+            self.is_released = true;
         }
     }
 }

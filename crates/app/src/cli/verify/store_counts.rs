@@ -83,6 +83,18 @@ pub(super) struct StoreCharge {
     pub(super) serial: u64,
 }
 
+impl StoreCharge {
+    /// Returns the duration of the call that made it.
+    pub(super) fn duration(&self) -> Span {
+        self.at.since(self.earliest.min(self.at))
+    }
+
+    /// Returns the time from which every count contains it.
+    pub(super) fn counted_by(&self) -> Timestamp {
+        self.at + self.duration()
+    }
+}
+
 /// An amount of an entry that was given back.
 struct ReturnedAmount {
     /// Earliest time at which the store can have given it back; `latest` is the latest.
