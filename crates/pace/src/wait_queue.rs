@@ -10,8 +10,9 @@
 //!
 //! A request that had a turn and missed it goes before all others, whatever their priority.
 //!
-//! If the queue is full, a request of a shorter flow displaces the last request of the longest flow
-//! in the lowest priority. So a tenant that floods the queue can't keep others out.
+//! If the queue is full, a request displaces the last request of the longest flow in the lowest
+//! priority, if that priority is lower than its own, or the same and its own flow is shorter. So a
+//! tenant that floods the queue can't keep others out.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -117,8 +118,8 @@ impl<T> WaitQueue<T> {
         first.min_by_key(|(number, _)| **number).map(|(_, waiter)| waiter)
     }
 
-    /// Adds a request. If the queue is full, it displaces a request of a longer flow or is
-    /// rejected.
+    /// Adds a request. If the queue is full, it displaces a request of lower priority or of a longer
+    /// flow, or is rejected.
     pub(crate) fn enter(&mut self, flow: &str, waiter: T) -> EnterResult<T> {
         let flow = if self.order == WaitOrder::Fifo { "" } else { flow };
         let (priority, weight) = self.standing(flow);
@@ -126,7 +127,10 @@ impl<T> WaitQueue<T> {
             None
         } else {
             let own = self.flow(priority, flow).map_or(0, |flow| flow.waiting.len());
-            match self.longest().filter(|(length, ..)| own + 1 < *length) {
+            let gives_way = |(length, lowest, _): &(usize, u16, Arc<str>)| {
+                *lowest < priority || *lowest == priority && own + 1 < *length
+            };
+            match self.longest().filter(gives_way) {
                 None => return EnterResult::Full(waiter),
                 Some((_, priority, flow)) => self.last_of(priority, &flow),
             }
@@ -498,6 +502,19 @@ mod tests {
         let mut fifo = WaitQueue::new(1, WaitOrder::Fifo);
         fifo.enter("", 1);
         assert_eq!(fifo.enter("", 2), EnterResult::Full(2));
+    }
+
+    #[test]
+    fn a_full_queue_makes_room_for_a_higher_priority_only() {
+        let mut queue = WaitQueue::new(3, fair(&[], &[("vip", 5), ("other", 5)]));
+        for number in 1..=3 {
+            queue.enter("vip", number);
+        }
+        assert_eq!(queue.enter("plain", 4), EnterResult::Full(4));
+        assert!(matches!(queue.enter("other", 5), EnterResult::InPlaceOf(_, 3)));
+        let mut queue = WaitQueue::new(1, fair(&[], &[("vip", 5)]));
+        queue.enter("plain", 1);
+        assert!(matches!(queue.enter("vip", 2), EnterResult::InPlaceOf(_, 1)));
     }
 
     #[test]
