@@ -137,16 +137,16 @@ pub enum Pattern {
     /// A text in which `*` matches any text and every other character itself: a pattern of
     /// envoyproxy/ratelimit. It is also compared with values that are too long to be stored.
     Stars(String),
-    /// Any of the secret values with these hashes, as [`Secrets::hash`] returns them.
-    Hashed(Secrets, Vec<String>),
+    /// Any of the secret values with these hashes, as [`SecretHasher::hash`] returns them.
+    Hashed(SecretHasher, Vec<String>),
 }
 
-/// The key with which values of secret dimensions are hashed.
+/// Hashes values of secret dimensions with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Secrets([u8; 32]);
+pub struct SecretHasher([u8; 32]);
 
-impl Secrets {
-    /// Creates the hash with this key.
+impl SecretHasher {
+    /// Creates a hasher with this key.
     pub const fn new(key: [u8; 32]) -> Self {
         Self(key)
     }
@@ -157,9 +157,9 @@ impl Secrets {
     }
 }
 
-impl std::fmt::Debug for Secrets {
+impl std::fmt::Debug for SecretHasher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secrets")
+        f.write_str("SecretHasher")
     }
 }
 

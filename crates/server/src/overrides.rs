@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sluicegate_core::override_store::{OverrideStore, OverridesVersion};
 use sluicegate_core::overrides::Override;
 use sluicegate_core::query::VALUE_BYTES_MAX;
-use sluicegate_core::rule::{Pattern, Secrets};
+use sluicegate_core::rule::{Pattern, SecretHasher};
 use sluicegate_core::ruleset::{RulesetProblem, Settings};
 use sluicegate_core::store;
 use sluicegate_core::{Id, Limit, Ruleset, Span, Timestamp};
@@ -428,7 +428,7 @@ fn hash_of(value: &str) -> Option<&str> {
 impl OverrideDocument {
     /// Replaces values of secret dimensions by their hashes.
     fn hash_secrets(&mut self, settings: &Settings) -> Result<(), Refusal> {
-        let secrets = Secrets::new(settings.hash_key);
+        let secrets = SecretHasher::new(settings.hash_key);
         for (name, values) in &mut self.when {
             if !settings.secret.contains(name) {
                 continue;
@@ -483,7 +483,7 @@ impl OverrideDocument {
             let hashes = hashes.collect::<Option<Vec<_>>>();
             let hashes = hashes.filter(|_| is_secret);
             let pattern = match (hashes, values) {
-                (Some(hashes), _) => Pattern::Hashed(Secrets::new(settings.hash_key), hashes),
+                (Some(hashes), _) => Pattern::Hashed(SecretHasher::new(settings.hash_key), hashes),
                 (None, OneOrMore::One(text)) => Pattern::from_text(text.clone()),
                 (None, OneOrMore::More(texts)) => Pattern::OneOf(texts.clone()),
             };

@@ -18,7 +18,7 @@ use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::TokenCounts;
 use crate::query::{OWN, Query, Subject};
-use crate::rule::{Group, InlineRule, Mode, Pattern, Rule, Secrets};
+use crate::rule::{Group, InlineRule, Mode, Pattern, Rule, SecretHasher};
 use crate::time::Clock;
 
 /// A rule with indexes for its dimensions and with the counters that it charges.
@@ -422,7 +422,7 @@ impl CompiledRule {
                     let value =
                         values.get(*dimension).expect("a rule that matches has its dimensions");
                     if *secret {
-                        key.push_literal(&Secrets::new(settings.hash_key).hash(value.text));
+                        key.push_literal(&SecretHasher::new(settings.hash_key).hash(value.text));
                     } else {
                         key.push_part(value);
                     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::{CompiledRule, Values};
-use crate::rule::{Pattern, Secrets};
+use crate::rule::{Pattern, SecretHasher};
 
 type Places = HashMap<Box<str>, Vec<u32>, foldhash::fast::RandomState>;
 
@@ -19,7 +19,7 @@ pub(super) struct Index {
 }
 
 /// A dimension with exact conditions: on its value, or on the hash of its value.
-type ExactDimension = (usize, Option<Secrets>);
+type ExactDimension = (usize, Option<SecretHasher>);
 
 impl Index {
     pub(super) fn new(rules: &[CompiledRule]) -> Self {
