@@ -157,7 +157,7 @@ fn merge_allows(allows: &[(&PlanPart<'_>, Allow)], at: Timestamp) -> Allow {
 }
 
 /// Returns the time at which each charge of the whole plan was written, by the clock of its server.
-/// That may be in the past: an earlier attempt, whose reply was lost, may have reserved a part.
+/// This time may be in the past: an earlier attempt, whose reply was lost, may have reserved a part.
 fn charged_at(plan: &Plan<'_>, allows: &[(&PlanPart<'_>, Allow)]) -> Vec<Timestamp> {
     let mut all = vec![Timestamp::ZERO; plan.charges().len()];
     for (part, allow) in allows {
