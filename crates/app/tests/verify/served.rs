@@ -243,6 +243,9 @@ impl ServedRules {
         let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_767_571_200)));
         let file = tempfile::NamedTempFile::new().expect("a file");
         let out = Box::new(file.reopen().expect("the same file"));
+        // Minutes of virtual time pass in an instant. The queue has room for all lines, so that no
+        // line is dropped if the thread that writes them gets no processor time meanwhile.
+        let options = Options { queue_bytes_max: usize::MAX, ..options };
         let log = DecisionLog::new(out, clock.clone(), options).expect("a log");
         let store = Memory::with_clock(capacity, clock.clone());
         let limiter = Limiter::new(rules, AnyStore::custom(store));
