@@ -20,7 +20,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::finished::Outbox;
-use crate::handler::{self, FailureKind, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall};
+use crate::handler::{
+    self, FailureKind, HandlerResult, Job, JobFailure, JobSuccess, LatestStart, PreparedCall,
+};
 use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
 use crate::settle::until_settled;
@@ -61,8 +63,7 @@ impl Worker {
             return self.publish(delivery, outbox, stop).await;
         }
         let provider = self.options.provider.as_str();
-        let job =
-            Job { message: delivery.message().clone(), provider: self.options.provider.clone() };
+        let mut job = Job::new(delivery.message().clone(), self.options.provider.clone());
         let mut prepared = None;
         // A booked message waits for its start before it takes a concurrency slot of the worker.
         if let Some(booking) = Booking::of(delivery.message()).filter(|_| self.limits.is_on()) {
@@ -89,62 +90,72 @@ impl Worker {
         let _slot = slot.unwrap_or_else(|_| unreachable!("the semaphore is never closed"));
         let mut first = true;
         let mut admission = None;
-        // Checked in each round: limits may be turned off while the message waits for them.
-        while self.limits.is_on() {
-            if first {
-                self.metrics.count(provider, WorkerCounter::Checked);
-            }
-            if !prepared.as_ref().is_some_and(PreparedCall::is_ready) {
-                prepared = Some(delivery.with_lease(self.handler.prepare(&job)).await);
-            }
-            let next = self.turn(&mut delivery).await;
-            if first && !matches!(next, NextStep::Go(..)) {
-                self.metrics.count(provider, WorkerCounter::Blocked);
-            }
-            first = false;
-            match next {
-                NextStep::Go(handle, window) => {
-                    // `window.start` waits for the last few milliseconds, more exactly than a
-                    // timer.
-                    let wait = window.wait(self.provider_limits.now()).saturating_sub(EXACT);
-                    if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
+        let handled = loop {
+            job.latest_start = None;
+            // Checked in each round: limits may be turned off while the message waits for them.
+            while self.limits.is_on() {
+                if first {
+                    self.metrics.count(provider, WorkerCounter::Checked);
+                }
+                if !prepared.as_ref().is_some_and(PreparedCall::is_ready) {
+                    prepared = Some(delivery.with_lease(self.handler.prepare(&job)).await);
+                }
+                let next = self.turn(&mut delivery).await;
+                if first && !matches!(next, NextStep::Go(..)) {
+                    self.metrics.count(provider, WorkerCounter::Blocked);
+                }
+                first = false;
+                match next {
+                    NextStep::Go(handle, window) => {
+                        // `window.start` waits for the last few milliseconds, more exactly than a
+                        // timer.
+                        let wait = window.wait(self.provider_limits.now()).saturating_sub(EXACT);
+                        if wait > Span::ZERO && !self.wait(&delivery, stop, wait).await {
+                            self.provider_limits.cancel(handle).await;
+                            return delivery.requeue().await;
+                        }
+                        if let Some(late) = window.start(|| self.provider_limits.now()).await {
+                            self.provider_limits.started_after(late);
+                            self.metrics.count(provider, WorkerCounter::Allowed);
+                            admission = handle;
+                            job.latest_start = self.latest_start(window);
+                            break;
+                        }
+                        // The process was suspended or is overloaded. Starting now could exceed the
+                        // limit.
+                        self.provider_limits.started_after(window.late(self.provider_limits.now()));
                         self.provider_limits.cancel(handle).await;
-                        return delivery.requeue().await;
                     }
-                    if let Some(late) = window.start(|| self.provider_limits.now()).await {
-                        self.provider_limits.started_after(late);
-                        self.metrics.count(provider, WorkerCounter::Allowed);
-                        admission = handle;
-                        break;
+                    NextStep::Wait(span) => {
+                        self.track(&delivery, JobEvent::Waiting, |status| {
+                            status.until(self.clock.now() + span)
+                        });
+                        if !self.wait(&delivery, stop, span).await {
+                            return delivery.requeue().await;
+                        }
                     }
-                    // The process was suspended or is overloaded. Starting now could exceed the
-                    // limit.
-                    self.provider_limits.started_after(window.late(self.provider_limits.now()));
-                    self.provider_limits.cancel(handle).await;
-                }
-                NextStep::Wait(span) => {
-                    self.track(&delivery, JobEvent::Waiting, |status| {
-                        status.until(self.clock.now() + span)
-                    });
-                    if !self.wait(&delivery, stop, span).await {
-                        return delivery.requeue().await;
+                    NextStep::Defer(_) if !self.limits.is_on() => {}
+                    NextStep::Defer(span) => return self.defer(delivery, span, None, stop).await,
+                    NextStep::Never(rule) => {
+                        let reason = format!("the limits of rule {rule} can never admit it");
+                        let reason = DeadLetterReason::new(reason.clone()).with_stack(reason);
+                        return self.dead_letter(delivery, reason, stop).await;
                     }
-                }
-                NextStep::Defer(_) if !self.limits.is_on() => {}
-                NextStep::Defer(span) => return self.defer(delivery, span, None, stop).await,
-                NextStep::Never(rule) => {
-                    let reason = format!("the limits of rule {rule} can never admit it");
-                    let reason = DeadLetterReason::new(reason.clone()).with_stack(reason);
-                    return self.dead_letter(delivery, reason, stop).await;
                 }
             }
-        }
-        self.track(&delivery, JobEvent::InWork, |status| status);
-        self.metrics.busy(provider, 1);
-        let busy = DropGuard(|| self.metrics.busy(provider, -1));
-        drop(prepared);
-        let handled = delivery.with_lease(self.handle(job)).await;
-        drop(busy);
+            self.track(&delivery, JobEvent::InWork, |status| status);
+            self.metrics.busy(provider, 1);
+            let busy = DropGuard(|| self.metrics.busy(provider, -1));
+            drop(prepared.take());
+            let handled = delivery.with_lease(self.handle(&mut job)).await;
+            drop(busy);
+            if handled.is_late() {
+                // The process was suspended between the start of the turn and the call.
+                self.provider_limits.cancel(admission.take()).await;
+                continue;
+            }
+            break handled;
+        };
         if let Some(usage) = &handled.usage {
             self.provider_limits.settle(admission, usage).await;
         }
@@ -153,6 +164,12 @@ impl Worker {
             Ok(done) => self.done(delivery, done, stop).await,
             Err(failure) => self.failed(delivery, failure, pause, stop).await,
         }
+    }
+
+    /// Returns the end of the interval in which the provider may be called, if it has one.
+    fn latest_start(&self, window: StartWindow) -> Option<LatestStart> {
+        let limits = self.provider_limits.clone();
+        window.has_end().then(|| LatestStart::new(move || window.is_over(limits.now())))
     }
 
     /// Asks the limiter if a message may go.
@@ -219,10 +236,10 @@ impl Worker {
     }
 
     /// Runs the handler as a span; calls and follow-up messages of the handler continue it.
-    async fn handle(&self, mut job: Job) -> HandlerResult {
+    async fn handle(&self, job: &mut Job) -> HandlerResult {
         let span = self.tracer.child("handler", SpanKind::Internal);
         trace::stamp(&mut job.message, &span);
-        let handled = span.run(self.call(&job)).await;
+        let handled = span.run(self.call(job)).await;
         if let Err(failure) = &handled.outcome {
             span.fail(|| failure.message.clone());
         }

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -17,7 +18,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use sluicegate_config::ListenerTls;
 use sluicegate_http::tls::Tls;
-use sluicegate_http::upstream::{ClientOptions, ConnectError, ConnectionPool, SendError, Upstream};
+use sluicegate_http::upstream::{
+    ClientOptions, ConnectError, ConnectionPool, LatestStart, SendError, Upstream,
+};
 use sluicegate_testkit::eventually_async;
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use tempfile::TempDir;
@@ -282,6 +285,51 @@ async fn a_cancelled_request_closes_its_connection() {
     setup.hello(&client).await;
     assert_eq!(setup.proxy.connections(), 2);
     eventually_async(async || setup.server.stats.counts().active == 1).await;
+}
+
+/// A process may be suspended after it has decided to send a request and before it writes the
+/// request. The turn of the request can be over when it continues.
+#[tokio::test]
+async fn a_request_that_is_too_late_when_it_is_written_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let options = ClientOptions { connect_timeout: LONG, http2_only: false, ca: None };
+    let client = Upstream::new(&options).unwrap();
+    let bodies = [Body::empty(), Body::from("a body")];
+    for body in bodies {
+        // The first check is before the request is handed to the connection.
+        let checks = AtomicUsize::new(0);
+        let latest = LatestStart::new(move || checks.fetch_add(1, Ordering::Relaxed) > 0);
+        let mut request = Request::post(format!("http://127.0.0.1:{port}/")).body(body).unwrap();
+        request.extensions_mut().insert(latest);
+        let (sent, received) = tokio::join!(soon(client.request(request)), async {
+            let (mut stream, _) = soon(listener.accept()).await.unwrap();
+            let mut received = Vec::new();
+            soon(stream.read_to_end(&mut received)).await.unwrap();
+            received
+        });
+        assert!(matches!(sent, Err(SendError::Late)), "{sent:?}");
+        assert_eq!(String::from_utf8(received).unwrap(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_not_late_is_sent_and_its_connection_used_again() {
+    for speaks in [Speaks::Plain, Speaks::Http2WithoutTls, Speaks::TlsHttp1, Speaks::TlsHttp2] {
+        let setup = Setup::new(speaks).await;
+        let client = setup.client();
+        for _ in 0..3 {
+            let mut request = setup.get("/hello");
+            request.extensions_mut().insert(LatestStart::new(|| false));
+            assert_eq!(text(soon(client.request(request)).await.unwrap()).await, "hello");
+        }
+        let mut request = setup.get("/hello");
+        request.extensions_mut().insert(LatestStart::new(|| true));
+        let late = soon(client.request(request)).await;
+        assert!(matches!(late, Err(SendError::Late)), "{speaks:?}: {late:?}");
+        setup.hello(&client).await;
+        assert_eq!(setup.proxy.connections(), 1, "{speaks:?}");
+    }
 }
 
 #[tokio::test]

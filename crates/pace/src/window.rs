@@ -55,6 +55,11 @@ impl StartWindow {
         now > self.closes
     }
 
+    /// Returns true if the window has an end.
+    pub fn has_end(&self) -> bool {
+        self.closes < Timestamp::MAX
+    }
+
     /// Returns the time from the opening of the window until `now`.
     pub fn late(&self, now: Timestamp) -> Span {
         now.since(self.opens)

@@ -19,6 +19,7 @@ pub use sluicegate_config::{
     RequestBody, ResponseCondition, ResultSource, UsagePaths,
 };
 use sluicegate_core::query::Cost;
+pub use sluicegate_http::upstream::LatestStart;
 use sluicegate_http::upstream::ReadyConnection;
 use sluicegate_queue::Message;
 
@@ -59,9 +60,22 @@ pub struct Job {
     pub message: Message,
     /// Provider that the job is for.
     pub provider: String,
+    /// End of the interval in which the provider may be called; `None` if it may be called at any
+    /// time. A handler that is too late returns [`JobFailure::late`] and does not call.
+    pub latest_start: Option<LatestStart>,
 }
 
 impl Job {
+    /// Creates a job that may be processed at any time.
+    pub const fn new(message: Message, provider: String) -> Self {
+        Self { message, provider, latest_start: None }
+    }
+
+    /// Returns true if it is too late to call the provider.
+    pub fn is_late(&self) -> bool {
+        self.latest_start.as_ref().is_some_and(LatestStart::is_over)
+    }
+
     /// Returns the idempotency key: the job id, which is the same in every attempt.
     pub fn key(&self) -> &str {
         self.message.meta.job.as_str()
@@ -83,6 +97,11 @@ impl HandlerResult {
     /// Creates the result of work that is done.
     pub const fn done(done: JobSuccess) -> Self {
         Self { outcome: Ok(done), rate_limit_info: None, usage: None }
+    }
+
+    /// Returns true if the provider was not called, because it was too late.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(&self.outcome, Err(failure) if failure.kind == FailureKind::Late)
     }
 }
 
@@ -142,6 +161,12 @@ impl JobFailure {
         Self { kind: FailureKind::Permanent, ..Self::transient(message) }
     }
 
+    /// Creates the failure of a call that was not made because it was too late.
+    pub fn late() -> Self {
+        let message = "the turn ended before the provider was called";
+        Self { kind: FailureKind::Late, ..Self::transient(message) }
+    }
+
     /// Adds an error and all its sources as causes.
     #[must_use]
     pub fn caused_by(mut self, error: &(dyn std::error::Error + 'static)) -> Self {
@@ -184,6 +209,9 @@ pub enum FailureKind {
     Permanent,
     /// The provider's limit is reached. Retry later; does not count as an attempt.
     Limited,
+    /// The provider was not called, because the turn of the job was over. The job gets another turn;
+    /// does not count as an attempt.
+    Late,
 }
 
 /// The part of a provider's response that contains rate limit information.

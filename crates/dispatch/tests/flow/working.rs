@@ -180,6 +180,27 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     bench.finish().await;
 }
 
+/// A worker that was suspended right before a call does not make it. The job gets another turn at
+/// once, the unused one is given back, and neither an attempt nor a failure is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_turn_is_over_before_the_call_gets_another_one() {
+    let mut bench = FlowBench::new(&[("p", WORKER, "4/h")]);
+    let provider = Provider::new(|job, before| match before {
+        0 => {
+            assert!(job.latest_start.is_some(), "the turn has an end");
+            failed(FailureKind::Late, "the turn ended before the provider was called")
+        }
+        _ => done(),
+    });
+    bench.produce("p", numbered, 4).await;
+    bench.work(worker_of("p"), provider.clone()).await;
+    bench.wait_for_done("p", 4).await;
+    assert!(provider.times().values().all(|times| *times == 2), "{:?}", provider.times());
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Failed), 0);
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Dead), 0);
+    bench.finish().await;
+}
+
 /// A call that connected after its turn would arrive late, and too close to the next one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_prepared_before_the_job_takes_its_turn() {

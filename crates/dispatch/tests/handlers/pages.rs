@@ -67,7 +67,7 @@ async fn the_next_link_becomes_a_message_with_that_page() {
     assert_eq!(next.kind.as_deref(), Some("crawl_org"));
     let expected = json!({"org": "acme", "type": "crawl_org", "page": "2"});
     assert_eq!(serde_json::from_slice::<Value>(&next.body).unwrap(), expected);
-    let second = done(&handler, &Job { message: next, provider: "p".to_owned() }).await;
+    let second = done(&handler, &Job::new(next, "p".to_owned())).await;
     assert_eq!((body(&second), second.next_page.is_none()), ("[2]", true));
     assert!(server.asked()[1].uri.ends_with("per_page=100&page=2"), "{:?}", server.asked()[1].uri);
 }

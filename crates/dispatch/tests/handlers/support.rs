@@ -137,7 +137,7 @@ pub(crate) fn job(body: impl Into<Bytes>) -> Job {
     let id = JobId::try_from("a-17".to_owned()).unwrap();
     let mut message = Message::of_job(id, body).of_kind("crawl_org");
     message.meta.attempt = 1;
-    Job { message, provider: "openai".to_owned() }
+    Job::new(message, "openai".to_owned())
 }
 
 pub(crate) async fn done(handler: &dyn Handler, job: &Job) -> JobSuccess {

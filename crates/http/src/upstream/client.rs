@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::connection::ReadyConnection;
 use super::connector::{ConnectError, Connector};
+use super::latest_start::LatestStart;
 use super::pool::{ExpectedRequest, Pool};
 
 /// Maximum number of times that a request is sent again because nothing of it was sent.
@@ -81,6 +82,9 @@ pub enum SendError {
     /// The connection failed: nothing was sent.
     #[error(transparent)]
     Unreachable(#[from] ConnectError),
+    /// Nothing was sent: the latest start of the request was over.
+    #[error("too late to send the request")]
+    Late,
     /// The connection broke, or the response is not HTTP.
     #[error("{}", with_causes(.0))]
     Broken(#[source] hyper::Error),
@@ -116,7 +120,8 @@ impl Upstream {
         answered.unwrap_or(Err(SendError::Timeout(wait_max)))
     }
 
-    /// Sends a request and waits without a timeout. Dropping the future cancels the request.
+    /// Sends a request and waits without a timeout. Dropping the future cancels the request. If the
+    /// request has a [`LatestStart`] as an extension, it is not sent later.
     pub async fn request(
         &self,
         mut request: Request<Body>,
@@ -124,21 +129,32 @@ impl Upstream {
         let pool = self.pool(request.uri()).ok_or_else(|| {
             ConnectError::Failed("the URL needs a scheme and a host: write http://host".into())
         })?;
+        let latest = request.extensions().get::<LatestStart>().cloned();
         let mut connection = pool.checkout(Duration::MAX).await?;
-        for _ in 0..UNSENT_RETRIES_MAX {
-            match connection.send(request).await {
-                Ok(response) => return Ok(response),
-                Err(error) => match error.unsent {
-                    None => return Err(SendError::Broken(error.error)),
-                    Some(unsent) => request = *unsent,
-                },
+        let mut unsent_retries = UNSENT_RETRIES_MAX;
+        loop {
+            if let Some(latest) = &latest {
+                if latest.is_over() {
+                    return Err(SendError::Late);
+                }
+                request.extensions_mut().insert(latest.clone());
             }
+            let failed = match connection.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(failed) if failed.late => return Err(SendError::Late),
+                Err(failed) => failed,
+            };
+            let text = failed.to_string();
+            request = match failed.unsent {
+                None => return Err(SendError::Broken(failed.error)),
+                Some(_) if unsent_retries == 0 => {
+                    return Err(ConnectError::Failed(text.into()).into());
+                }
+                Some(unsent) => *unsent,
+            };
+            unsent_retries -= 1;
             connection = pool.checkout_new(Duration::MAX).await?;
         }
-        connection.send(request).await.map_err(|error| match &error.unsent {
-            None => SendError::Broken(error.error),
-            Some(_) => ConnectError::Failed(error.to_string().into()).into(),
-        })
     }
 }
 

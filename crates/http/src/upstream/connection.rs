@@ -7,10 +7,10 @@ use axum::body::Body;
 use axum::http::header::HOST;
 use axum::http::{Request, Response, Uri, Version, uri};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 
 use super::client::with_causes;
-use super::connector::Sender;
+use super::connector::{Http1Sender, Sender};
+use super::latest_start::LatestStart;
 use super::pool::Pool;
 
 /// A connection that a request can be sent on at once. Dropped without a request, it goes back to
@@ -35,6 +35,8 @@ pub struct ExchangeError {
     /// was open before, and now it is closed. The request may have been sent, so only an idempotent
     /// one may be repeated.
     pub stale: bool,
+    /// True if nothing was sent because the [`LatestStart`] of the request was over.
+    pub late: bool,
 }
 
 impl ReadyConnection {
@@ -56,6 +58,9 @@ impl ReadyConnection {
     /// Sends a request and waits for the head of the response. Dropping the future cancels the
     /// request.
     ///
+    /// If the request has a [`LatestStart`] as an extension, HTTP/1.1 checks it right before the first
+    /// byte is written.
+    ///
     /// An HTTP/1.1 connection goes back to the pool at the end of the response body. If the body is
     /// dropped before, the connection is closed.
     pub async fn send(
@@ -63,22 +68,26 @@ impl ReadyConnection {
         mut request: Request<Body>,
     ) -> Result<Response<Incoming>, ExchangeError> {
         let sender = self.sender.take().expect("a connection has a sender until it is used");
-        let (answered, is_closed) = match sender {
+        let (answered, is_closed, late) = match sender {
             Sender::Http2(mut sender) => {
                 let answered = sender.try_send_request(request).await;
                 // An error of a single stream leaves the connection open.
-                (answered, sender.is_closed())
+                (answered, sender.is_closed(), false)
             }
-            Sender::Http1(mut sender) => {
+            Sender::Http1(mut http1) => {
+                if let Some(latest) = request.extensions_mut().remove::<LatestStart>() {
+                    http1.check.set(latest);
+                }
                 request.headers_mut().entry(HOST).or_insert_with(|| self.pool.host.clone());
                 let target = origin_form(request.uri());
                 *request.uri_mut() = target;
                 *request.version_mut() = Version::HTTP_11;
-                let answered = sender.try_send_request(request).await;
+                let answered = http1.sender.try_send_request(request).await;
+                let late = http1.check.has_refused();
                 if answered.is_ok() {
-                    put_back_when_ready(&self.pool, sender);
+                    put_back_when_ready(&self.pool, http1);
                 }
-                (answered, true)
+                (answered, true, late)
             }
         };
         answered.map_err(|mut failed| {
@@ -87,8 +96,8 @@ impl ReadyConnection {
                 Box::new(request)
             });
             let error = failed.into_error();
-            let stale = self.reused && is_closed && !error.is_parse() && !error.is_user();
-            ExchangeError { error, unsent, stale }
+            let stale = self.reused && is_closed && !late && !error.is_parse() && !error.is_user();
+            ExchangeError { error, unsent, stale, late }
         })
     }
 }
@@ -96,10 +105,10 @@ impl ReadyConnection {
 impl Drop for ReadyConnection {
     fn drop(&mut self) {
         // An HTTP/2 connection is in the pool already.
-        if let Some(Sender::Http1(sender)) = self.sender.take()
-            && sender.is_ready()
+        if let Some(Sender::Http1(http1)) = self.sender.take()
+            && http1.sender.is_ready()
         {
-            self.pool.put_back(sender, true);
+            self.pool.put_back(http1, true);
         }
     }
 }
@@ -112,16 +121,16 @@ impl fmt::Debug for ReadyConnection {
 
 /// Puts a connection back as soon as it is ready for another request, which is at the end of the
 /// response body.
-fn put_back_when_ready(pool: &Arc<Pool>, mut sender: http1::SendRequest<Body>) {
-    if sender.is_ready() {
-        pool.put_back(sender, true);
+fn put_back_when_ready(pool: &Arc<Pool>, mut http1: Http1Sender) {
+    if http1.sender.is_ready() {
+        pool.put_back(http1, true);
         return;
     }
     let pool = pool.clone();
     tokio::spawn(async move {
         // Fails if the connection is closed, or used for another protocol after an upgrade.
-        if sender.ready().await.is_ok() {
-            pool.put_back(sender, true);
+        if http1.sender.ready().await.is_ok() {
+            pool.put_back(http1, true);
         }
     });
 }

@@ -20,6 +20,7 @@ use tower_service::Service;
 use tracing::debug;
 
 use super::client::{CaError, ClientOptions, with_causes};
+use super::latest_start::{CheckedStream, StartCheck};
 
 /// Opens connections.
 pub(super) struct Connector {
@@ -33,9 +34,16 @@ pub(super) struct Connector {
 /// The sending half of an open connection.
 pub(super) enum Sender {
     /// HTTP/1.1: one request at a time.
-    Http1(http1::SendRequest<Body>),
+    Http1(Http1Sender),
     /// HTTP/2: any number of requests.
     Http2(http2::SendRequest<Body>),
+}
+
+/// The sending half of an HTTP/1.1 connection.
+pub(super) struct Http1Sender {
+    pub(super) sender: http1::SendRequest<Body>,
+    /// Checks the latest start of each request right before it is written.
+    pub(super) check: StartCheck,
 }
 
 /// The HTTP version that an upstream is known to use.
@@ -116,6 +124,8 @@ impl Connector {
     where
         S: Read + Write + Unpin + Send + 'static,
     {
+        let check = StartCheck::default();
+        let stream = CheckedStream::new(stream, check.clone());
         let (mut sender, connection) = self.http1.handshake(stream).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
@@ -123,7 +133,7 @@ impl Connector {
             }
         });
         sender.ready().await?;
-        Ok(Sender::Http1(sender))
+        Ok(Sender::Http1(Http1Sender { sender, check }))
     }
 
     async fn http2<S>(&self, stream: S) -> hyper::Result<Sender>
@@ -145,7 +155,7 @@ impl Sender {
     /// Returns true if a request can be sent now. False if the upstream has closed the connection.
     pub(super) fn is_ready(&self) -> bool {
         match self {
-            Self::Http1(sender) => sender.is_ready() && !sender.is_closed(),
+            Self::Http1(http1) => http1.sender.is_ready() && !http1.sender.is_closed(),
             Self::Http2(sender) => sender.is_ready(),
         }
     }

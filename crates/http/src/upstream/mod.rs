@@ -4,6 +4,7 @@ mod client;
 mod connection;
 mod connector;
 mod credentials;
+mod latest_start;
 mod pool;
 mod secret;
 
@@ -11,5 +12,6 @@ pub use client::{CaError, ClientOptions, ConnectionPool, SendError, Upstream, is
 pub use connection::{ExchangeError, ReadyConnection};
 pub use connector::ConnectError;
 pub use credentials::{CredentialsError, LoginError, Signer};
+pub use latest_start::LatestStart;
 pub use pool::ExpectedRequest;
 pub use secret::{SecretError, Secrets, read_secret};

@@ -27,12 +27,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderValue, Uri, uri};
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::connection::ReadyConnection;
-use super::connector::{ConnectError, Connector, Protocol, Sender};
+use super::connector::{ConnectError, Connector, Http1Sender, Protocol, Sender};
 
 /// Time between two looks at idle connections.
 const TICK: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ struct State {
 }
 
 struct Idle {
-    sender: http1::SendRequest<Body>,
+    sender: Http1Sender,
     /// Tick at which it became idle.
     since: u64,
 }
@@ -156,7 +156,7 @@ impl Pool {
 
     /// Takes an HTTP/1.1 connection that is ready for the next request. `reused` is false if it was
     /// just opened.
-    pub(super) fn put_back(self: &Arc<Self>, sender: http1::SendRequest<Body>, reused: bool) {
+    pub(super) fn put_back(self: &Arc<Self>, sender: Http1Sender, reused: bool) {
         let mut state = self.lock();
         if let Some(waiting) = state.next_waiting() {
             drop(state);
@@ -313,7 +313,7 @@ impl State {
 
     /// Discards idle connections that the upstream has closed.
     fn discard_closed(&mut self) {
-        self.idle.retain(|idle| !idle.sender.is_closed());
+        self.idle.retain(|idle| !idle.sender.sender.is_closed());
         if self.shared.as_ref().is_some_and(|(sender, _)| sender.is_closed()) {
             self.shared = None;
         }

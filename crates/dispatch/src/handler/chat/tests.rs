@@ -8,7 +8,7 @@ use super::*;
 
 fn job(body: &Value) -> Job {
     let id = JobId::try_from("a-7".to_owned()).unwrap();
-    Job { message: Message::of_job(id, body.to_string()), provider: "p".to_owned() }
+    Job::new(Message::of_job(id, body.to_string()), "p".to_owned())
 }
 
 fn chat(provider: ChatProvider) -> ChatPrompt {

@@ -64,6 +64,9 @@ impl CommandHandler {
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let limit = self.options.output_limit;
+        if job.is_late() {
+            return Err(JobFailure::late());
+        }
         let result = child::run(command, &job.message.body, limit.as_usize()).await;
         let CommandResult { status, output, stderr } = result.map_err(|error| {
             let message =

@@ -29,7 +29,7 @@ use futures_util::future::BoxFuture;
 use sluicegate_config::HttpOptions;
 use sluicegate_core::time::Clock;
 use sluicegate_http::upstream::{
-    CaError, ClientOptions, CredentialsError, ReadyConnection, Signer, Upstream,
+    CaError, ClientOptions, CredentialsError, ReadyConnection, SendError, Signer, Upstream,
 };
 use sluicegate_service::trace::{self, TraceContext};
 
@@ -113,8 +113,12 @@ impl HttpHandler {
             let message = format!("{failed}: {}", self.host);
             return JobFailure::transient(message).caused_by(&failed).into();
         }
+        if let Some(latest) = &job.latest_start {
+            request.extensions_mut().insert(latest.clone());
+        }
         match self.upstream.request(request).await {
             Ok(response) => self.evaluate(job, CallContext { address, known }, response).await,
+            Err(SendError::Late) => JobFailure::late().into(),
             Err(error) => {
                 let message = format!("no response from {}: {error}", self.host);
                 JobFailure::transient(message).caused_by(&error).into()
