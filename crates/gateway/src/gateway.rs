@@ -273,7 +273,8 @@ impl Gateway {
             // Forward: a request that was sent counts, one that was not is refunded.
             let connection = self.connection(route, held, line).await;
             let may_be_stale = connection.as_ref().is_ok_and(ReadyConnection::is_reused);
-            let is_kept = retries > 0 || may_repeat && may_be_stale;
+            let is_kept =
+                retries > 0 || may_repeat && may_be_stale || pass.is_paced() && body.is_small();
             let spare = if is_kept { body.copy() } else { None };
             let kept = spare.as_ref().map(|_| parts.headers.clone());
             self.rewrite_headers(settings, &mut parts, line, upgrade.as_ref().map(|u| &u.0));
@@ -282,7 +283,7 @@ impl Gateway {
             *sent.uri_mut() = target.clone();
             *sent.headers_mut() = std::mem::take(&mut parts.headers);
             route.signer.sign(sent.headers_mut(), &route.upstream, self.service.clock()).await?;
-            let upload = Upload::new(&self.service);
+            let upload = Upload::new(&self.service, spare.is_some());
             let sent = sent.map(|()| match http_body::Body::is_end_stream(&body) {
                 true => Body::empty(),
                 false => Body::new(upload.track(body, route.options.idle_timeout.into())),
@@ -295,7 +296,7 @@ impl Gateway {
             };
             let response = match answered {
                 Ok(response) => response,
-                Err(ForwardError { refusal, cause, left, stale }) => {
+                Err(ForwardError { refusal, cause, left, stale, late }) => {
                     // If the request body failed, the connection to the upstream broke because of
                     // it.
                     let refusal = upload.fault().cloned().unwrap_or(refusal);
@@ -304,13 +305,13 @@ impl Gateway {
                         Box::pin(pass.give_back()).await;
                     }
                     let again = spare.zip(kept).filter(|_| refusal.is_retryable());
-                    let is_repeated = again.is_some() && stale && may_repeat;
+                    let is_repeated = again.is_some() && (late || stale && may_repeat);
                     if !is_repeated {
                         route.metrics.failed(&refusal);
                     }
                     let Some((again, headers)) = again else { return Err(refusal) };
                     if is_repeated {
-                        may_repeat = false;
+                        may_repeat &= late;
                     } else if retries > 0 {
                         retries -= 1;
                     } else {
@@ -401,6 +402,10 @@ impl Gateway {
             }
             let began = self.service.now();
             pass.left();
+            // The process may be suspended before the connection writes the request.
+            if let Some(latest) = pass.latest_start().filter(|_| upload.is_repeatable()) {
+                request.extensions_mut().insert(latest);
+            }
             let timeouts = self.upload_timeouts(route, line);
             let span = self.upstream_span(&mut request);
             let failed = match upload.answered(timeouts, connection.send(request)).await {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Span, Timestamp};
+use sluicegate_http::upstream::LatestStart;
 use sluicegate_pace::{LeaseTimes, StartWindow};
 use sluicegate_service::Service;
 use tokio::task::AbortHandle;
@@ -81,6 +82,13 @@ impl Pass {
     pub(crate) async fn opened(&self) -> Option<Span> {
         let Some(window) = &self.window else { return Some(Span::ZERO) };
         window.start(|| self.service.now()).await
+    }
+
+    /// Returns the end of the interval in which the request may be sent, if it has one.
+    pub(crate) fn latest_start(&self) -> Option<LatestStart> {
+        let window = self.window.as_ref().filter(|window| window.has_end())?.clone();
+        let service = self.service.clone();
+        Some(LatestStart::new(move || window.is_over(service.now())))
     }
 
     /// Returns the time since its interval has opened.

@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 use crate::lease_times::LeaseTimes;
 use crate::own_starts::{OwnStart, OwnStarts};
 use crate::round_trip::RoundTrips;
-use crate::window::StartWindow;
+use crate::window::{GateClosures, StartWindow};
 
 /// Minimum wait before the store is asked again, so that the answer "now" does not cause a busy
 /// loop.
@@ -122,6 +122,7 @@ pub struct Pacer {
     /// Id of this pacer in the bookings of work that it starts itself.
     owner: Id,
     own_starts: Arc<OwnStarts>,
+    closures: GateClosures,
     round_trips: RoundTrips,
     /// Slack of the last booking, in microseconds. A configured slack may be longer than the pacer
     /// needs.
@@ -153,7 +154,18 @@ impl Pacer {
         let is_away = AtomicBool::new(false);
         let (owner, own_starts) = (service.request_id().id, Arc::default());
         let slack = AtomicU64::new(0);
-        Self { service, name, owner, own_starts, round_trips, slack, unanswered_since, is_away }
+        let closures = GateClosures::default();
+        Self {
+            service,
+            name,
+            owner,
+            own_starts,
+            closures,
+            round_trips,
+            slack,
+            unanswered_since,
+            is_away,
+        }
     }
 
     /// Returns the service that the pacer asks.
@@ -186,7 +198,7 @@ impl Pacer {
         self.round_trips
             .set_late_max(own.as_ref().map(OwnStart::tight_interval).unwrap_or_default());
         let (opens, closes) = self.round_trips.interval(start, end)?;
-        Some(StartWindow::between(opens, closes).spaced(own))
+        Some(StartWindow::between(opens, closes).spaced(own).until_closed(&self.closures))
     }
 
     /// Returns the first time by this node's clock at which booked work may start. `at` is the time
@@ -421,13 +433,19 @@ impl Pacer {
         }
     }
 
-    /// Stops all work with these limits for a time, on every node.
+    /// Stops all work with these limits for a time, on every node. Turns that this pacer has claimed
+    /// before are not used; those of other nodes are.
     pub async fn close<W: PacedWork + ?Sized>(
         &self,
         work: &W,
         span: Span,
     ) -> Result<GateClosure, ServiceError> {
-        self.service.close(&work.query(self.service.request_id()), span).await
+        let closed = self.service.close(&work.query(self.service.request_id()), span).await;
+        // Without an answer of the store, a new turn could start before the end of the pause as well.
+        if closed.is_ok() {
+            self.closures.count();
+        }
+        closed
     }
 
     /// Returns the time until which the gate of these limits is closed, if it is. Writes nothing.

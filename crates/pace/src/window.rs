@@ -1,5 +1,8 @@
 //! [`StartWindow`]: the interval in which work may start, by the clock of this node.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use sluicegate_core::time::{Span, Timestamp};
 use tokio::time::sleep;
 
@@ -20,6 +23,37 @@ pub struct StartWindow {
     opens: Timestamp,
     closes: Timestamp,
     own: Option<OwnStart>,
+    closures: Option<ClosureMark>,
+}
+
+/// The number of times that a pacer has closed the gate of its work. A turn that was claimed before
+/// a closure must not be used after it.
+#[derive(Debug, Default)]
+pub(crate) struct GateClosures(Arc<AtomicU64>);
+
+/// The closures that a turn knows of.
+#[derive(Clone, Debug)]
+struct ClosureMark {
+    closures: Arc<AtomicU64>,
+    known: u64,
+}
+
+impl GateClosures {
+    /// Ends all turns that were claimed before.
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn mark(&self) -> ClosureMark {
+        let known = self.0.load(Ordering::Relaxed);
+        ClosureMark { closures: self.0.clone(), known }
+    }
+}
+
+impl ClosureMark {
+    fn is_closed(&self) -> bool {
+        self.closures.load(Ordering::Relaxed) != self.known
+    }
 }
 
 /// The result of an attempt to start work.
@@ -36,13 +70,13 @@ pub enum StartAttempt {
 impl StartWindow {
     /// Creates the window between two times of this node's clock.
     pub const fn between(opens: Timestamp, closes: Timestamp) -> Self {
-        Self { opens, closes, own: None }
+        Self { opens, closes, own: None, closures: None }
     }
 
     /// Returns the window of work that may start at any time from `now` on: it is not paced, has no
     /// limits, or was admitted by an outage policy.
     pub const fn from(now: Timestamp) -> Self {
-        Self { opens: now, closes: Timestamp::MAX, own: None }
+        Self { opens: now, closes: Timestamp::MAX, own: None, closures: None }
     }
 
     /// Returns the window of work that this pacer spaces by itself.
@@ -50,9 +84,14 @@ impl StartWindow {
         Self { own, ..self }
     }
 
-    /// Returns true if it is too late to start.
+    /// Returns the window, which is over as soon as the pacer closes the gate of its work.
+    pub(crate) fn until_closed(self, closures: &GateClosures) -> Self {
+        Self { closures: Some(closures.mark()), ..self }
+    }
+
+    /// Returns true if it is too late to start, or the gate was closed meanwhile.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        now > self.closes
+        now > self.closes || self.closures.as_ref().is_some_and(ClosureMark::is_closed)
     }
 
     /// Returns true if the window has an end.

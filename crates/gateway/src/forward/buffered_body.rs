@@ -27,6 +27,8 @@ pub(crate) struct BodyBudget(Arc<Semaphore>);
 
 /// Number of bytes per permit.
 const UNIT: usize = 1024;
+/// Maximum size of a body that is copied for each paced request.
+const SMALL: usize = 16 * UNIT;
 
 impl BodyBudget {
     pub(crate) fn new(bytes: usize) -> Self {
@@ -157,6 +159,12 @@ impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> BufferedBody<B> {
     /// Returns all bytes read so far.
     pub(crate) fn beginning(&self) -> Vec<u8> {
         self.read.iter().flat_map(|bytes| bytes.iter().copied()).collect()
+    }
+
+    /// Returns true if a copy of the body may be kept outside of the memory budget until the response
+    /// begins.
+    pub(crate) fn is_small(&self) -> bool {
+        self.rest.is_none() && self.read.iter().map(Bytes::len).sum::<usize>() <= SMALL
     }
 
     /// Returns a copy of the body for a retry, if all of it was read.

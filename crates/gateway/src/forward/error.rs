@@ -18,12 +18,14 @@ pub(crate) struct ForwardError {
     pub(crate) left: bool,
     /// True if the upstream had probably closed the connection before the request reached it.
     pub(crate) stale: bool,
+    /// True if nothing was sent, because the turn was over when the connection wrote the request.
+    pub(crate) late: bool,
 }
 
 impl ForwardError {
     /// Returns the error of a request that was sent and took too long, for the reason in `refusal`.
     pub(crate) fn timed_out(refusal: Refusal) -> Self {
-        Self { cause: refusal.to_string(), refusal, left: true, stale: false }
+        Self { cause: refusal.to_string(), refusal, left: true, stale: false, late: false }
     }
 }
 
@@ -33,20 +35,20 @@ impl From<ConnectError> for ForwardError {
             ConnectError::Deadline(_) => Refusal::Timeout,
             ConnectError::Timeout(_) | ConnectError::Failed(_) => Refusal::Unreachable,
         };
-        Self { refusal, cause: error.to_string(), left: false, stale: false }
+        Self { refusal, cause: error.to_string(), left: false, stale: false, late: false }
     }
 }
 
 impl From<ExchangeError> for ForwardError {
     fn from(error: ExchangeError) -> Self {
-        let left = error.unsent.is_none();
+        let left = error.unsent.is_none() && !error.late;
         let refusal = match body_too_large(&error) {
             Some(BodyTooLarge(limit)) => Refusal::TooLarge(limit),
             None if left => Refusal::Broken,
             None => Refusal::Unreachable,
         };
         let stale = left && error.stale;
-        Self { refusal, cause: error.to_string(), left, stale }
+        Self { refusal, cause: error.to_string(), left, stale, late: error.late }
     }
 }
 

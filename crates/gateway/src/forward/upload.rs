@@ -42,6 +42,8 @@ struct UploadState {
     /// True once the response has begun: from then on, a silent caller may just be listening.
     answered: AtomicBool,
     fault: OnceLock<Refusal>,
+    /// True if there is a copy of the request, so that it can be sent again.
+    is_repeatable: bool,
 }
 
 /// The timeouts of a request until its response begins.
@@ -54,15 +56,21 @@ pub(crate) struct UploadTimeouts {
 }
 
 impl Upload {
-    /// Begins an upload now.
-    pub(crate) fn new(service: &Arc<Service>) -> Self {
+    /// Begins an upload now. `is_repeatable` is true if there is a copy of the request.
+    pub(crate) fn new(service: &Arc<Service>, is_repeatable: bool) -> Self {
         Self(Arc::new(UploadState {
             service: service.clone(),
             moved_at: service.now().as_micros().into(),
             waits_for_caller: false.into(),
             answered: false.into(),
             fault: OnceLock::new(),
+            is_repeatable,
         }))
+    }
+
+    /// Returns true if there is a copy of the request, so that it can be sent again.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.0.is_repeatable
     }
 
     /// Wraps the body to be sent. Its caller must not pause for longer than `idle_max`.
@@ -219,7 +227,8 @@ mod tests {
     fn upload() -> Upload {
         let rules = Ruleset::new(Vec::new(), Settings::default()).expect("no rules");
         let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
-        Upload::new(&Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new())))
+        let service = Service::new(limiter, MonotonicClock::new(), Vec::new());
+        Upload::new(&Arc::new(service), false)
     }
 
     /// Returns the body of a caller that sends nothing.

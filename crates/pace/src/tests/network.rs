@@ -87,7 +87,7 @@ async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() 
     println!("| round trip | replicas | limit | used | most in 1.000 s |");
     println!("|---|---|---|---|---|");
     let mut missed = Vec::new();
-    for (millis, goal) in [(0, 0.97), (10, 0.97), (20, 0.95), (50, 0.90)] {
+    for (millis, goal) in [(0, 0.97), (10, 0.97), (20, 0.95), (50, 0.92)] {
         for replicas in [1, 3] {
             for limit in ["25/s smooth", "25/s burst 2"] {
                 let mut world = World::new(limit);
@@ -226,6 +226,26 @@ async fn a_pause_stops_all_replicas_within_a_lead() {
     assert!(inside.iter().all(|at| **at <= last), "{inside:?}");
     // A lead at 25/s is one turn, and each replica may have claimed one more.
     assert!(inside.len() <= 4, "{}", inside.len());
+}
+
+/// Of the other replicas, those that have claimed a turn still use it.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_closes_the_gate_uses_no_turn_that_it_claimed_before() {
+    let mut world = World::new("25/s").spread("25/s burst 1");
+    world.network = network(50, 0);
+    let lane = world.distant_replica(1_000, WaitOrder::Fifo, 1);
+    let mut waiting = JoinSet::new();
+    for _ in 0..200 {
+        waiting.spawn(send(lane.clone(), "", world.clock));
+    }
+    sleep(Duration::from_secs(3)).await;
+    let closed = lane.close(Span::from_secs(5)).await.expect("closed");
+    let known = world.clock.now();
+    let went = waiting.join_all().await;
+    let went: Vec<_> = went.into_iter().flatten().collect();
+    assert_eq!(went.len(), 200);
+    let after = went.iter().filter(|at| (known..closed.until).contains(*at)).count();
+    assert_eq!(after, 0, "requests went after the replica had closed the gate");
 }
 
 #[tokio::test(start_paused = true)]
