@@ -141,7 +141,13 @@ fn the_documentation_builds_into_a_searchable_site() {
 fn every_code_has_a_page() {
     let root = repository();
     let mut codes = BTreeSet::new();
-    for path in ["crates/gateway/src/refusal.rs", "crates/service/src/answer.rs"] {
+    let sources = [
+        "crates/client/src/decision.rs",
+        "crates/gateway/src/refusal.rs",
+        "crates/server/src/rest/queues/refusal.rs",
+        "crates/service/src/answer.rs",
+    ];
+    for path in sources {
         let text = std::fs::read_to_string(root.join(path)).expect("a source file");
         let text = text.split("#[cfg(test)]").next().expect("the part before the tests");
         let is_code = |word: &&str| {
@@ -149,7 +155,10 @@ fn every_code_has_a_page() {
         };
         codes.extend(text.split('"').filter(is_code).map(str::to_owned));
     }
-    assert!(codes.contains("STORE_UNAVAILABLE") && codes.len() > 20, "{codes:?}");
+    assert!(
+        codes.contains("STORE_UNAVAILABLE") && codes.contains("LEASE_LOST") && codes.len() > 30,
+        "{codes:?}"
+    );
     let pages = names(&root.join("docs/errors"));
     for code in codes {
         // A denial is HIT_<RULE>_LIMIT or EXCEEDS_<RULE>_LIMIT.
