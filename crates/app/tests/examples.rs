@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         three_replicas_keep_the_contract_of_a_vendor();
         both_kinds_of_delay_finish_every_analysis(None);
         every_repository_is_crawled_although_workers_are_killed();
+        an_organisation_is_crawled_to_its_end();
         ten_questions_are_answered_and_five_get_a_retry_time(None);
         let redis = RedisServer::start(Version::System, &[]);
         ten_questions_are_answered_and_five_get_a_retry_time(Some(&redis));
@@ -156,6 +157,33 @@ fn every_repository_is_crawled_although_workers_are_killed() {
     let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
     // The organisation and each of its repositories.
     assert_eq!(report["jobs"], 601, "{last}");
+}
+
+/// The organisation and all queues have names of the user's own.
+fn an_organisation_is_crawled_to_its_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let github = simulators::GitHub {
+        repositories: 120,
+        limit: 5_000,
+        window: std::time::Duration::from_secs(3_600),
+        latency: std::time::Duration::ZERO,
+    };
+    let (router, record) = github.router();
+    let (address, _) = runtime.block_on(simulators::serve(0, router)).expect("a port");
+    let mut crawl = script("crawler-queue/crawl.sh");
+    let [admin] = free_ports();
+    crawl.1.env("ADMIN_PORT", admin).env("GITHUB_URL", format!("http://{address}"));
+    crawl.1.env("ORG", "umbrella").env("QUEUE_FILE", folder.path().join("crawler.db"));
+    for name in ["CRAWL_ORG_QUEUE", "CRAWL_REPO_QUEUE", "GENERATE_DOC_QUEUE", "DOCUMENTS_QUEUE"] {
+        crawl.1.env(name, format!("my-{}", name.to_lowercase().replace('_', "-")));
+    }
+    let lines = lines(crawl);
+    let last = lines.last().expect("a line");
+    let mut columns = last.split_whitespace();
+    assert_eq!(columns.next(), Some("my-documents-queue"), "{lines:#?}");
+    assert_eq!(columns.next(), Some("120"), "{lines:#?}");
+    assert!(record.calls().len() >= 122, "two pages and 120 repositories");
 }
 
 fn ten_questions_are_answered_and_five_get_a_retry_time(redis: Option<&RedisServer>) {

@@ -151,6 +151,8 @@ fn a_worker_of_one_provider_has_variables_of_its_own() {
             ("RETRY_DELAY_MS", "10"),
         ],
     );
+    let named = with(ONE_WORKER, &[("PROVIDER_FIXED", "gemini"), ("WORKER_QUEUE", "g")]);
+    assert_eq!(named.workers[0].queue, "g");
     let [worker] = &config.workers[..] else { panic!("one worker") };
     assert_eq!(
         (worker.provider.as_str(), worker.queue.as_str()),
@@ -167,7 +169,8 @@ fn a_worker_of_one_provider_has_variables_of_its_own() {
 /// Limiting is on unless the variable is literally `false`.
 #[test]
 fn only_the_word_false_turns_limits_off() {
-    for (value, enabled) in [("false", false), ("true", true), ("", true)] {
+    let values = [("false", false), ("true", true), ("", true), ("0", true), ("FALSE", true)];
+    for (value, enabled) in values {
         let config = with(BOTH_TIERS, &[("RATE_LIMIT_ENABLED", value)]);
         assert_eq!(config.dispatch.expect("a dispatcher").enabled, enabled, "{value:?}");
     }
