@@ -7,7 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::http;
+use axum::routing::get;
 use common::RunningService;
+use sluicegate::tower::{Header, RateLimitLayer};
 use sluicegate::{Cost, DecisionSource, ErrorKind, Limiter, Request, UnavailablePolicy, Unit};
 use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::eventually_async;
@@ -109,6 +114,38 @@ async fn turns_are_taken(limiter: &Limiter) {
     let hurried = request().wait_max(Duration::from_millis(1));
     let denial = limiter.until_ready(hurried).await.expect("decided").admit().expect_err("later");
     assert_eq!(denial.reason(), "WAIT_TOO_LONG");
+}
+
+/// The layer decides by a service: header fields, a denial, and a slot that is kept until the end of
+/// the response body.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tower_layer_works_with_a_service() {
+    let limits = "
+limits:
+  - {name: user, rules: [{name: USER, per: [userId], limit: 3/min}]}
+  - {name: slots, rules: [{name: SLOTS, per: [userId], limit: 1 concurrent}]}
+";
+    let service = RunningService::start(limits);
+    let layer = RateLimitLayer::new(client(&service.http)).key("userId", Header::new("x-user-id"));
+    let app = Router::new().route("/", get(|| std::future::ready("hello"))).layer(layer);
+    let ask = async || {
+        let request = http::Request::get("/").header("x-user-id", "ann").body(Body::empty());
+        let service = tower::ServiceExt::oneshot(app.clone(), request.expect("a request"));
+        service.await.expect("a response")
+    };
+    let first = ask().await;
+    assert_eq!(first.status(), 200);
+    assert_eq!(first.headers()["x-ratelimit-limit"], "3");
+    assert_eq!(first.headers()["x-ratelimit-remaining"], "2");
+    // The body of the first response is not read, so its slot is taken.
+    let second = ask().await;
+    assert_eq!(second.status(), 429);
+    drop(first);
+    eventually_async(async || ask().await.status() == 200).await;
+    eventually_async(async || ask().await.status() == 200).await;
+    let denied = ask().await;
+    assert_eq!(denied.status(), 429);
+    assert!(denied.headers().contains_key("retry-after"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -90,6 +90,14 @@ def validate(folder):
         print(f"{folder.name}: {kind} {name}")
 
 
+# The sizes and settings of the deployment that the ingestion proxy replaces.
+REQUIRED = {
+    "proxy.tf": {"cpu = 0.25", 'memory = "0.5Gi"', "external_enabled = false"},
+    "customers.tf": {"min_replicas = 2", "max_replicas = 10"},
+    "redis.tf": {'minimum_tls_version = "1.2"', 'maxmemory_policy = "noeviction"'},
+}
+
+
 def main():
     deploy = pathlib.Path(sys.argv[1])
     for folder in sorted((deploy / "kubernetes").iterdir()):
@@ -111,7 +119,19 @@ def main():
         with path.open() as file:
             parsed = hcl2.load(file)
         assert parsed, f"{path.name} is empty"
+        texts = {line.strip() for line in path.read_text().splitlines()}
+        texts = {" ".join(text.split()) for text in texts}
+        missing = REQUIRED.get(path.name, set()) - texts
+        assert not missing, f"{path.name} does not say {missing}"
         print(f"terraform: {path.name}: {', '.join(sorted(key for key in parsed if not key.startswith('__')))}")
+    load = yaml.safe_load((deploy / "load/artillery.yaml").read_text())
+    assert load["config"]["target"] == "{{ $env.TARGET }}", load["config"]
+    rates = [phase["arrivalRate"] for phase in load["config"]["phases"]]
+    assert min(rates) < 25 < max(rates), f"below and above the contract: {rates}"
+    [scenario] = load["scenarios"]
+    request = scenario["flow"][0]["post"]
+    assert request["url"] == "/graphql" and "x-internal-token" in request["headers"], request
+    print("load: artillery.yaml")
 
 
 main()
