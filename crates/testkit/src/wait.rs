@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 
 /// Maximum wait, longer than a busy machine stalls and than any test works.
-const TIMEOUT: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest pause between two polls. The first pauses are shorter.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 

@@ -14,6 +14,7 @@ use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{ConnectionState, Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::wait::{TIMEOUT, eventually_async, eventually_is_async};
 use tokio::time::{sleep, timeout};
 
 const fn ms(millis: u64) -> Duration {
@@ -72,7 +73,7 @@ impl Fixture {
     }
 
     async fn up(&self) {
-        assert!(self.store.wait_until_up(ms(10_000)).await, "Redis is back, and we are not");
+        assert!(self.store.wait_until_up(TIMEOUT).await, "Redis is back, and we are not");
     }
 }
 
@@ -193,12 +194,7 @@ async fn a_black_hole_is_answered_in_time_and_then_at_once() {
         assert!(matches!(fixture.acquire(ours(id)).await, Err(Error::Unavailable(_))));
     }
     // Once Redis is known to be down, calls fail without waiting for a timeout.
-    let down = async {
-        while fixture.store.state() != ConnectionState::Down {
-            sleep(ms(1)).await;
-        }
-    };
-    timeout(ms(5_000), down).await.expect("known to be down");
+    eventually_is_async(|| fixture.store.state(), ConnectionState::Down).await;
     let before = fixture.store.traffic().calls;
     let thousand = async {
         for id in 100..1_100 {
@@ -266,12 +262,7 @@ async fn a_server_that_is_killed_under_load_is_found_again() {
         .collect();
     let progress = async || {
         let before = admitted.load(Ordering::SeqCst);
-        let more = async {
-            while admitted.load(Ordering::SeqCst) < before + 100 {
-                sleep(ms(1)).await;
-            }
-        };
-        timeout(ms(10_000), more).await.expect("decisions are made again");
+        eventually_async(async || admitted.load(Ordering::SeqCst) >= before + 100).await;
     };
     progress().await;
     for _ in 0..3 {

@@ -17,6 +17,7 @@ use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_store::{AnyStore, MonotonicClock};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::wait::TIMEOUT;
 use tokio::time::{sleep, timeout};
 
 const fn ms(millis: u64) -> Duration {
@@ -99,7 +100,7 @@ impl Node {
         let witness = Redis::new(Options { retry: patient, ..direct });
         let node = Self { server, proxy, limiter, witness, clock: MonotonicClock::new(), kind };
         node.up().await;
-        assert!(node.witness.wait_until_up(ms(10_000)).await, "no witness");
+        assert!(node.witness.wait_until_up(TIMEOUT).await, "no witness");
         node
     }
 
@@ -108,7 +109,7 @@ impl Node {
     }
 
     async fn up(&self) {
-        assert!(self.redis().wait_until_up(ms(20_000)).await, "no connection");
+        assert!(self.redis().wait_until_up(TIMEOUT).await, "no connection");
     }
 
     async fn ask(&self, id: u128) -> Verdict {
@@ -148,7 +149,7 @@ impl Node {
                 sleep(ms(1)).await;
             }
         };
-        if timeout(ms(20_000), shows).await.is_err() {
+        if timeout(TIMEOUT, shows).await.is_err() {
             panic!("{:?}: {:?} instead of {expected:?}", self.kind, self.used().await);
         }
         self.clock.now().since(began).into()
@@ -261,7 +262,7 @@ async fn a_retry_under_the_same_id_keeps_its_charge_and_the_id_stays_usable() {
                 sleep(ms(1)).await;
             }
         };
-        timeout(ms(20_000), retried).await.unwrap_or_else(|_| panic!("{id}: {first:?}"));
+        timeout(TIMEOUT, retried).await.unwrap_or_else(|_| panic!("{id}: {first:?}"));
         assert!(node.acquire(id).await.is_allowed(), "{id} can be used again");
     }
     node.shows(20).await;

@@ -13,6 +13,7 @@ use sluicegate_core::{Decision, Id, Limit, Span, Store};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::wait::TIMEOUT;
 
 struct Fixture {
     server: RedisServer,
@@ -37,7 +38,7 @@ impl Fixture {
         let server = RedisServer::start(Version::System, &[]);
         let store = Redis::with_clock_in_key(Self::options(&server));
         let fixture = Self { store, server, clock: MonotonicClock::new() };
-        assert!(fixture.store.wait_until_up(Duration::from_secs(20)).await, "no connection");
+        assert!(fixture.store.wait_until_up(TIMEOUT).await, "no connection");
         fixture
     }
 

@@ -14,6 +14,7 @@ use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{DataLossPolicy, Options, Redis, RedisEndpoint, RetryPolicy};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
+use sluicegate_testkit::wait::TIMEOUT;
 
 use crate::nodes::until;
 
@@ -50,7 +51,7 @@ impl Node {
 
     async fn up(port: u16, on_loss: DataLossPolicy) -> Self {
         let node = Self::new(port, on_loss);
-        assert!(node.redis.wait_until_up(ms(20_000)).await, "it does not connect");
+        assert!(node.redis.wait_until_up(TIMEOUT).await, "it does not connect");
         node
     }
 
@@ -162,7 +163,7 @@ async fn a_restart_with_its_append_only_file_is_no_loss() {
     assert_eq!(node.admitted().await, 3);
     beaten(&server).await;
     server.kill_and_restart();
-    assert!(node.redis.wait_until_up(ms(20_000)).await);
+    assert!(node.redis.wait_until_up(TIMEOUT).await);
     beaten(&server).await;
     assert_eq!(node.redis.losses(), 0);
     assert!(matches!(node.ask("user").await, Decision::Deny(_)), "the usage is still there");

@@ -1,11 +1,9 @@
 //! Facts that a node learns about the other nodes and about its server.
 
-use std::time::Duration;
-
 use sluicegate_core::Store as _;
 use sluicegate_store::redis::{Options, Redis, RedisEndpoint};
 use sluicegate_testkit::redis::{RedisServer, Version};
-use tokio::time::{sleep, timeout};
+use sluicegate_testkit::wait::{TIMEOUT, eventually_ok};
 
 fn node(server: &RedisServer) -> Redis {
     Redis::new(Options::new(RedisEndpoint::at("127.0.0.1", server.port)))
@@ -13,12 +11,7 @@ fn node(server: &RedisServer) -> Redis {
 
 /// Polls a condition that has no event to wait for.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
-    let held = async {
-        while !holds() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), held).await.unwrap_or_else(|_| panic!("not yet: {what}"));
+    eventually_ok(async || if holds() { Ok(()) } else { Err(format!("not yet: {what}")) }).await;
 }
 
 #[tokio::test]
@@ -41,7 +34,7 @@ async fn nodes_see_each_other() {
 async fn an_eviction_policy_that_is_changed_is_noticed() {
     let server = RedisServer::start(Version::System, &[]);
     let node = node(&server);
-    assert!(node.wait_until_up(Duration::from_secs(10)).await);
+    assert!(node.wait_until_up(TIMEOUT).await);
     assert!(!node.evicts());
     for (policy, evicts) in [("allkeys-lru", true), ("noeviction", false)] {
         server.command(&["CONFIG", "SET", "maxmemory-policy", policy]);

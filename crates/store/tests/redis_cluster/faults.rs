@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sluicegate_core::store::Error;
+use sluicegate_testkit::eventually_async;
 use sluicegate_testkit::redis::RedisCluster;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, seeds};
 
@@ -56,12 +57,7 @@ impl Load {
     /// Waits until this many more requests are admitted.
     async fn goes_on(&self, more: u64) {
         let before = self.admitted.load(Ordering::SeqCst);
-        let wait = async {
-            while self.admitted.load(Ordering::SeqCst) < before + more {
-                sleep(ms(2)).await;
-            }
-        };
-        timeout(ms(30_000), wait).await.expect("decisions are made again");
+        eventually_async(async || self.admitted.load(Ordering::SeqCst) >= before + more).await;
     }
 
     /// Ends the load. Returns the number of admissions.

@@ -11,6 +11,7 @@ use sluicegate_core::{Decision, Id, Limit, Money, Plan, Span, Store};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{Options, Redis, RedisEndpoint, RedisTopology, RetryPolicy};
 use sluicegate_testkit::redis::RedisCluster;
+use sluicegate_testkit::wait::{TIMEOUT, eventually_ok};
 
 pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -108,7 +109,7 @@ impl Fixture {
     async fn under(topology: RedisTopology, rules: Ruleset) -> Self {
         let options = Options { retry: RETRY_POLICY, ..Options::on(topology) };
         let store = Redis::new(options);
-        assert!(store.wait_until_up(ms(10_000)).await, "no connection: {:?}", store.state());
+        assert!(store.wait_until_up(TIMEOUT).await, "no connection: {:?}", store.state());
         Self { store, rules, clock: MonotonicClock::new() }
     }
 
@@ -143,25 +144,15 @@ impl Fixture {
 
     /// Waits until the limits show these amounts, because rollbacks run in the background.
     pub(crate) async fn shows(&self, user: &'static str, expected: &[u64]) {
-        let mut last = Vec::new();
-        for _ in 0..500 {
-            last = self.used(user).await;
-            if last == expected {
-                return;
-            }
-            tokio::time::sleep(ms(10)).await;
-        }
-        panic!("{user}: {last:?} and not {expected:?}");
+        eventually_ok(async || match self.used(user).await {
+            used if used == expected => Ok(()),
+            used => Err(format!("{user}: {used:?} and not {expected:?}")),
+        })
+        .await;
     }
 }
 
 /// Polls a condition that has no event to wait for.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..1_000 {
-        if tokio::task::block_in_place(&holds) {
-            return;
-        }
-        tokio::time::sleep(ms(20)).await;
-    }
-    panic!("waited too long until {what}");
+    eventually_ok(async || if holds() { Ok(()) } else { Err(format!("not yet: {what}")) }).await;
 }

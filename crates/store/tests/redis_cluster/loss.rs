@@ -2,9 +2,9 @@
 
 use sluicegate_store::redis::{ConnectionState, Options, Redis};
 use sluicegate_testkit::redis::{RedisCluster, RedisServer};
-use tokio::time::{sleep, timeout};
+use sluicegate_testkit::wait::TIMEOUT;
 
-use crate::fixture::{Fixture, ms, ours, seeds};
+use crate::fixture::{Fixture, ours, seeds, until};
 
 /// Returns the number of heartbeats that a server has counted, in whichever of its slots.
 fn beats(server: &RedisServer) -> u64 {
@@ -12,15 +12,6 @@ fn beats(server: &RedisServer) -> u64 {
     let key = listed.split("\r\n").find(|line| line.ends_with(":heartbeat"));
     let answer = key.map(|key| server.command(&["HGET", key, "count"])).unwrap_or_default();
     answer.lines().nth(1).and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let wait = async {
-        while !holds() {
-            sleep(ms(20)).await;
-        }
-    };
-    timeout(ms(30_000), wait).await.unwrap_or_else(|_| panic!("not yet: {what}"));
 }
 
 #[tokio::test]
@@ -65,6 +56,6 @@ async fn no_more_servers_are_connected_to_than_connections_max() {
     until("they get more", || total() > before + 6).await;
     assert_eq!((connected(), two.state()), (2, ConnectionState::Connecting));
     let three = Redis::new(options(3));
-    assert!(three.wait_until_up(ms(20_000)).await, "it may connect to all of them");
+    assert!(three.wait_until_up(TIMEOUT).await, "it may connect to all of them");
     assert_eq!(connected(), 3);
 }

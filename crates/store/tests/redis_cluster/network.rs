@@ -3,6 +3,7 @@
 use sluicegate_store::redis::{RedisEndpoint, RedisTopology};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::RedisCluster;
+use sluicegate_testkit::wait::{TIMEOUT, eventually_ok};
 
 use crate::fixture::{Fixture, TestRequest, ms, of_caller, ours, until};
 
@@ -79,19 +80,15 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
         }
         behind.proxies[silent].set(NetworkState::Cut);
         behind.proxies[silent].set(NetworkState::Healthy);
-        assert!(fixture.store.wait_until_up(ms(10_000)).await);
+        assert!(fixture.store.wait_until_up(TIMEOUT).await);
     }
     // Some were decided without the silent server, so they are charged in full; none is charged in
     // part.
-    let mut last = Vec::new();
-    for _ in 0..500 {
-        last = fixture.used("ann").await;
-        if last[0] == last[1] {
-            break;
-        }
-        tokio::time::sleep(ms(10)).await;
-    }
-    assert_eq!(last[0], last[1], "{last:?}");
+    eventually_ok(async || match fixture.used("ann").await {
+        used if used[0] == used[1] => Ok(()),
+        used => Err(used),
+    })
+    .await;
 }
 
 /// The caller gives up before there is a reply.
@@ -99,11 +96,12 @@ async fn a_server_that_is_silent_leaves_nothing_charged_on_the_others() {
 async fn an_abandoned_request_is_rolled_back() {
     let behind = ProxiedCluster::start().await;
     let fixture = behind.fixture("1000/h", "1000/h").await;
-    behind.proxies.iter().for_each(|proxy| proxy.delay(ms(50)));
+    behind.proxies.iter().for_each(|proxy| proxy.delay(ms(500)));
     for n in 1..=10 {
         let gone = tokio::time::timeout(ms(20), fixture.acquire(of_caller(n))).await;
         assert!(gone.is_err(), "no answer can be there yet");
     }
+    behind.proxies.iter().for_each(|proxy| proxy.delay(ms(50)));
     fixture.shows("ann", &[0, 0]).await;
     // The same id may be requested again.
     assert!(fixture.acquire(of_caller(1)).await.expect("a decision").is_allowed());
