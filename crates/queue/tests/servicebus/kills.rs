@@ -16,10 +16,11 @@ use crate::support::{broker, options};
 /// Number of kills in the short form of the test.
 const KILLS: u32 = 5;
 
-/// Sends messages until it is told to stop. Returns the jobs that were confirmed.
+/// Sends messages until it is told to stop, and until some were confirmed: on a busy machine, each
+/// kill may come before the first confirmation. Returns the jobs that were confirmed.
 async fn send_until(queue: Queue, stop: Arc<AtomicBool>) -> BTreeSet<JobId> {
     let mut confirmed = BTreeSet::new();
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) || confirmed.is_empty() {
         let batch = (0..20_u64).map(|number| {
             let delay = DeliveryTime::After(Span::from_millis(number % 4 * 100));
             (Message::new("job"), delay)
