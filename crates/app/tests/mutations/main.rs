@@ -67,7 +67,8 @@ fn mutate(scene: &str, logs: &Logs) -> Vec<String> {
         let says_less = last.starts_with("proven up to ") || said.contains("are not proven");
         // On a busy machine one decision can take longer than all of the lines that are left.
         let too_short = said.contains("cover less time than its longest decision took")
-            && has_process_shorter_than_a_decision(&mutated);
+            && has_process_shorter_than_a_decision(&mutated)
+            || said.contains("admissions that have no line yet, and the lines cover less than 10s");
         let right = match expected {
             ExpectedResult::Noticed => code == 1 || code == 2,
             ExpectedResult::Same => code == 0 && last == last_line(&honest),

@@ -14,6 +14,7 @@ use super::line::{
     UnconfirmedCharge,
 };
 use super::logs::LogPosition;
+use super::processes::{Process, Processes};
 use super::slots::{ConcurrencyCounter, SlotReport, SlotVerdict};
 use super::store_counts::{ReportedCount, StoreCharge, UnexplainedCount, UnloggedCharges};
 
@@ -675,29 +676,39 @@ impl Ledger {
         Ok(limit_set)
     }
 
-    /// Checks all counters and returns the result. Admissions are known until `up_to`: later windows
-    /// are shown only if they exceed a limit.
-    pub(super) fn finish(mut self, up_to: Option<Timestamp>) -> Result<Outcome, LogError> {
-        let up_to = up_to.unwrap_or(Timestamp::MAX);
+    /// Checks all counters and returns the result. Windows after the end of the logs are shown only if
+    /// they exceed a limit.
+    pub(super) fn finish(mut self, processes: &mut Processes) -> Result<Outcome, LogError> {
         let counters = self.counters.len() + self.slots.len();
         let rated: usize = self.limit_bounds.iter().map(|proof| proof.store.len()).sum();
         let leased = self.limit_sets.values().flatten();
         let leased = leased.filter(|known| matches!(known.limit_set, LimitSet::Leases(_))).count();
-        let mut rows = Vec::new();
-        for (key, mut slots) in std::mem::take(&mut self.slots) {
+        let mut slots = std::mem::take(&mut self.slots);
+        for (key, slots) in &mut slots {
             let found = slots.compare(self.begin, Timestamp::MAX, &self.unlogged);
-            add_unexplained(&mut self.unexplained, &key, found);
-            slots.check(&key, self.now, self.options.store, self.options.all)?;
+            add_unexplained(&mut self.unexplained, key, found);
+            slots.check(key, self.now, self.options.store, self.options.all)?;
+        }
+        let keys: Vec<_> = self.counters.keys().cloned().collect();
+        for key in keys {
+            self.check(&key, true)?;
+        }
+        let mut unexplained = self.unexplained;
+        unexplained.sort_by_key(|(_, found)| found.at);
+        let first = unexplained.iter().map(|(_, found)| found.at).find(|&at| at >= self.begin);
+        // If there are too many, the first of them may not be among those that were kept.
+        if let Some(first) = first.filter(|_| unexplained.len() < UNEXPLAINED_MAX) {
+            processes.allow_for_decisions_in_progress(first);
+        }
+        let up_to = processes.up_to().map_or(Timestamp::MAX, Process::known_until);
+        let mut rows = Vec::new();
+        for (key, slots) in slots {
             let admits = slots.requests;
             for SlotVerdict { scope, peaks, first } in slots.verdicts() {
                 let exceeded = first.map(|finding| (finding, None));
                 let found = LimitResult { scope, peaks, exceeded, unsettled: None };
                 rows.push(Row::new(key.clone(), admits, found, up_to));
             }
-        }
-        let keys: Vec<_> = self.counters.keys().cloned().collect();
-        for key in keys {
-            self.check(&key, true)?;
         }
         for (key, counter) in self.counters {
             let row = |found| Row::new(key.clone(), counter.requests, found, up_to);
@@ -707,8 +718,6 @@ impl Ledger {
             let order = b.fullness().total_cmp(&a.fullness());
             order.then_with(|| a.key.cmp(&b.key))
         });
-        let mut unexplained = self.unexplained;
-        unexplained.sort_by_key(|(_, found)| found.at);
         Ok(Outcome {
             rows,
             admits: self.admits,

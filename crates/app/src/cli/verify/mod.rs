@@ -27,7 +27,6 @@ use super::print;
 use ledger::{Ledger, ProofOptions, RecordError};
 use line::Event;
 use logs::Logs;
-use processes::Process;
 use report::plural;
 
 pub(super) const EXAMPLES: &str = "\
@@ -52,6 +51,8 @@ How usage is counted:
 
 Only windows between the first and the last line of the log are proven. A process without an end line
 was killed or is still running: its log is proven up to its last line, and later windows are not shown.
+If the store counted an admission shortly before that line which has no line of its own, a decision was
+still in progress: the log is then proven up to 10 s before its last line.
 
 Exit code: 0 proven, 1 a limit was exceeded, 2 not provable (incomplete or invalid log)";
 
@@ -112,7 +113,7 @@ impl Verify {
                  (log.format), not its log on standard error"
             );
         }
-        let outcome = ledger.finish(logs.processes.up_to().map(Process::known_until))?;
+        let outcome = ledger.finish(&mut logs.processes)?;
         let doubts = report::doubts(&outcome, &logs);
         let exceeded = report::exceeded(&outcome, &logs);
         let extent = report::extent(&outcome);

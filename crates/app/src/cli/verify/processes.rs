@@ -10,6 +10,10 @@
 //! A decision is logged after it was made, so lines are not in order of their timestamps. Where
 //! lines are cut off at the begin or end, the provable time is shortened by the longest duration of
 //! any decision of the process. A process that was killed after less time than that proves nothing.
+//!
+//! A decision may still have been in progress when the log ended, and have taken longer than all that
+//! were logged. The counts of the store show that: they contain its charge. If they do so only near the
+//! end of such a log, its provable time is shortened by [`IN_PROGRESS_MAX`].
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,7 +45,9 @@ pub(super) struct Process {
     /// difference of the clocks, and at most a moment more.
     delay_min: Option<i64>,
     /// Longest duration of a call.
-    pub(super) longest: Span,
+    longest: Span,
+    /// True if the store counted an admission near the end of the log that has no line in it.
+    in_progress: bool,
     /// Number of lines that the process reported as dropped.
     dropped: u64,
     /// True if only a sample of its admissions is logged.
@@ -56,6 +62,10 @@ pub(super) struct Process {
 
 /// Maximum change of the clock difference between a node and the store from one line to the next.
 const JUMP_MAX_MICROS: u64 = 60_000_000;
+
+/// Maximum time from a charge by the store to its log line that is assumed for a decision that was in
+/// progress when a log ended without an end line.
+const IN_PROGRESS_MAX: Span = Span::from_secs(10);
 
 /// Set of numbers as ranges: first number → (last number, position of the first).
 #[derive(Default)]
@@ -118,6 +128,14 @@ impl Processes {
         true
     }
 
+    /// Takes note of a count at `at` that contains an admission without a line. Near the end of a log
+    /// without an end line, that is a decision that was in progress.
+    pub(super) fn allow_for_decisions_in_progress(&mut self, at: Timestamp) {
+        for process in self.all.iter_mut().filter(|process| process.end.is_none()) {
+            process.in_progress |= at > process.last.0 - IN_PROGRESS_MAX;
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Process> {
         self.all.iter()
     }
@@ -148,6 +166,7 @@ impl Process {
             first_written: None,
             delay_min: None,
             longest: Span::ZERO,
+            in_progress: false,
             dropped: 0,
             sampled: false,
             end: None,
@@ -168,7 +187,28 @@ impl Process {
 
     /// Returns the time until which its admissions are known, if its last lines are missing.
     pub(super) fn known_until(&self) -> Timestamp {
-        self.last.0 - self.longest
+        self.last.0 - self.unlogged_max()
+    }
+
+    /// Returns the maximum time for which decisions before the last line may have no line yet.
+    fn unlogged_max(&self) -> Span {
+        self.longest.max(if self.in_progress { IN_PROGRESS_MAX } else { Span::ZERO })
+    }
+
+    /// Returns the reason for which its lines prove nothing, if they cover too little time.
+    pub(super) fn too_short(&self) -> Option<String> {
+        let (name, covered) = (&self.name, self.last.0.since(self.first));
+        (covered < self.unlogged_max()).then(|| match self.in_progress {
+            false => format!(
+                "{name} has no end line, and its lines cover less time than its longest decision \
+                 took ({})",
+                self.longest
+            ),
+            true => format!(
+                "{name} has no end line, the store counted admissions that have no line yet, and the \
+                 lines cover less than {IN_PROGRESS_MAX}"
+            ),
+        })
     }
 
     /// Returns true if its first lines are missing.

@@ -199,11 +199,8 @@ fn incomplete(outcome: &Outcome, logs: &Logs) -> Vec<String> {
     let begin = logs.processes.begin();
     let open = logs.processes.up_to();
     let up_to = open.map(Process::known_until);
-    if let Some(short) = open.filter(|process| process.known_until() < process.first) {
-        doubts.push(format!(
-            "{} has no end line, and its lines cover less time than its longest decision took ({})",
-            short.name, short.longest
-        ));
+    if let Some(too_short) = open.and_then(Process::too_short) {
+        doubts.push(too_short);
     } else if let Some(up_to) = up_to.filter(|&up_to| up_to < begin) {
         doubts.push(format!(
             "the logs of the processes do not overlap in time: one begins at {begin}, another \
