@@ -3,11 +3,17 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use common::{ANYWHERE, RunningService, sluicegate};
 use serde_json::Value;
+use sluicegate_core::time::Clock as _;
+use sluicegate_queue::WallClock;
 use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 
 /// Names of the starter files, which are also the names of the examples.
@@ -16,7 +22,15 @@ const STARTERS: [&str; 5] =
 
 /// Runs a command in a folder; returns its exit code and its standard output and error.
 fn run(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = sluicegate();
+    run_program(sluicegate(), folder, arguments)
+}
+
+/// Runs a command with further arguments in a folder; returns the same as [`run`].
+fn run_program(
+    mut command: Command,
+    folder: &Path,
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
     command.current_dir(folder).env_remove("REDIS_URL").args(arguments);
     let output = command.output().expect("it ran");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -128,6 +142,144 @@ fn the_documented_permissions_are_enough_and_missing_ones_are_named() {
     assert_eq!(code, Some(1), "{findings:#?}");
     let [found] = findings["permissions problem"].as_slice() else { panic!("{findings:#?}") };
     assert!(found.contains("no permission for +zadd | run `redis-cli ACL SETUSER"), "{found}");
+    // Scripts use ZADD; the node itself uses ROLE. The remedy grants both.
+    assert_eq!(redis.command(&["ACL", "SETUSER", "limiter", "-role"]), "+OK");
+    let (code, findings) = examine(&redis, "sg:");
+    assert_eq!(code, Some(1), "{findings:#?}");
+    let [found] = findings["permissions problem"].as_slice() else { panic!("{findings:#?}") };
+    assert!(found.contains("no permission for +role +zadd | "), "{found}");
+    apply_remedy(&redis, found);
+    let (code, findings) = examine(&redis, "sg:");
+    assert_eq!(code, Some(0), "{findings:#?}");
+    assert!(findings.contains_key("permissions ok"), "{findings:#?}");
+}
+
+/// Runs the `redis-cli` command of a remedy.
+fn apply_remedy(redis: &RedisServer, finding: &str) {
+    let command = finding.split("`redis-cli ").nth(1).and_then(|rest| rest.split('`').next());
+    let command = command.unwrap_or_else(|| panic!("{finding}")).replace("<user>", "limiter");
+    let words: Vec<_> = command.split(' ').collect();
+    assert_eq!(redis.command(&words), "+OK", "{command}");
+}
+
+/// Without these commands the doctor can't finish its other checks of Redis.
+#[test]
+fn a_permission_that_the_doctor_itself_needs_is_named() {
+    let permitted = documented_commands();
+    for missing in ["+info", "+ping"] {
+        let mut options = vec!["--user", "limiter", "on", ">secret", "~sg:*", "-@all"];
+        options.extend(permitted.iter().map(String::as_str).filter(|command| *command != missing));
+        let redis = RedisServer::start(Version::System, &options);
+        let url = format!("redis://limiter:secret@127.0.0.1:{}", redis.port);
+        let config = format!("{ANYWHERE}store: {{kind: redis, url: '{url}'}}\n");
+        let (code, findings) = examine(&config);
+        assert_eq!(code, Some(1), "{findings:#?}");
+        let Some([found]) = findings.get("permissions problem").map(Vec::as_slice) else {
+            panic!("{findings:#?}")
+        };
+        assert!(found.contains(&format!("no permission for {missing} | ")), "{found}");
+        apply_remedy(&redis, found);
+        let (code, findings) = examine(&config);
+        assert_eq!(code, Some(0), "{findings:#?}");
+        assert!(findings.contains_key("permissions ok"), "{findings:#?}");
+    }
+}
+
+#[test]
+fn every_eviction_policy_that_deletes_counters_is_a_problem() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let config =
+        format!("{ANYWHERE}store: {{kind: redis, url: 'redis://127.0.0.1:{}'}}\n", redis.port);
+    for policy in ["allkeys-random", "volatile-lru", "volatile-ttl"] {
+        assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory-policy", policy]), "+OK");
+        let (code, findings) = examine(&config);
+        assert_eq!(code, Some(1), "{findings:#?}");
+        let [found] = findings["eviction problem"].as_slice() else { panic!("{findings:#?}") };
+        let (problem, remedy) = found.split_once(" | ").expect("a remedy");
+        assert!(problem.contains(&format!("maxmemory-policy is {policy}: ")), "{problem}");
+        assert!(remedy.contains("set it in redis.conf"), "{remedy}");
+        apply_remedy(&redis, remedy);
+        let (code, findings) = examine(&config);
+        assert_eq!(code, Some(0), "{findings:#?}");
+        assert!(findings.contains_key("eviction ok"), "{findings:#?}");
+    }
+}
+
+/// Writes a certificate that expires so many days from now, and its key; returns both paths.
+fn write_certificate(folder: &Path, days: i64) -> (PathBuf, PathBuf) {
+    let mut parameters =
+        rcgen::CertificateParams::new(["localhost".to_owned()]).expect("parameters");
+    let today = WallClock.now().as_micros() / 86_400_000_000;
+    let expires = today.checked_add_signed(days).expect("a day") * 86_400;
+    parameters.not_after = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(expires);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let cert = parameters.self_signed(&key).expect("a certificate");
+    let (cert_file, key_file) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&cert_file, cert.pem()).expect("a file");
+    std::fs::write(&key_file, key.serialize_pem()).expect("a file");
+    (cert_file, key_file)
+}
+
+#[test]
+fn a_certificate_is_reported_before_and_after_it_expires() {
+    for (days, code, result, words) in [
+        (-1, 1, "TLS problem", "expired at "),
+        (10, 0, "TLS warning", "expires at "),
+        (60, 0, "TLS ok", "is valid until "),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (cert, key) = write_certificate(folder.path(), days);
+        let (cert, key) = (cert.display(), key.display());
+        let (exit, findings) = examine(&format!(
+            "listen:\n  http: {{address: '127.0.0.1:0', tls: {{cert: '{cert}', key: '{key}', client_ca: '{cert}'}}}}\n  \
+             grpc: 127.0.0.1:0\n  admin: 127.0.0.1:0\n"
+        ));
+        assert_eq!(exit, Some(code), "{findings:#?}");
+        let tls = findings.iter().filter(|(place, _)| place.starts_with("TLS"));
+        assert_eq!(tls.map(|(place, _)| place).collect::<Vec<_>>(), [result], "{findings:#?}");
+        let [own, clients] = findings[result].as_slice() else { panic!("{findings:#?}") };
+        for (found, option) in [(own, "cert"), (clients, "client_ca")] {
+            let problem = format!("listen.http.tls.{option}: {cert} {words}");
+            assert!(found.starts_with(&problem), "{problem}: {found}");
+            assert_eq!(found.contains(" | renew the certificate"), days < 30, "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_key_that_this_user_may_not_read_is_a_problem() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cert, key) = write_certificate(folder.path(), 60);
+    let config = format!(
+        "listen:\n  http: 127.0.0.1:0\n  grpc: {{address: '127.0.0.1:0', tls: {{cert: '{}', key: '{}'}}}}\n  \
+         admin: 127.0.0.1:0\n",
+        cert.display(),
+        key.display()
+    );
+    std::fs::write(folder.path().join("sluicegate.yaml"), config).expect("a file");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o000)).expect("permissions");
+    let mut program = sluicegate();
+    if std::fs::read(&key).is_ok() {
+        // This user is root, who may read every file until the capability is dropped.
+        program = Command::new("setpriv");
+        program.args(["--bounding-set=-all", "--inh-caps=-all"]);
+        program.arg(sluicegate().get_program());
+    }
+    let arguments = ["doctor", "--config", "sluicegate.yaml"];
+    let (code, out, err) = run_program(program, folder.path(), &arguments);
+    assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
+    let problem = format!("listen.grpc.tls: cannot read {}", key.display());
+    let mut lines = out.lines().skip_while(|line| !line.contains(&problem));
+    let line = lines.next().unwrap_or_else(|| panic!("{problem}: {out}"));
+    assert!(line.starts_with("problem  TLS ") && line.contains("Permission denied"), "{line}");
+    let remedy = lines.next().expect("a remedy").trim();
+    assert!(remedy.contains("let this user read the file"), "{remedy}");
+    assert!(out.contains("\n1 problem, "), "{out}");
+
+    std::fs::remove_file(&key).expect("a file");
+    let (code, out, _) = run(folder.path(), &arguments);
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains(&problem) && out.contains("correct the path"), "{out}");
 }
 
 #[test]
@@ -136,14 +288,7 @@ fn each_problem_of_a_machine_is_found() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let folder = tempfile::tempdir().expect("a folder");
-    let mut parameters =
-        rcgen::CertificateParams::new(["localhost".to_owned()]).expect("parameters");
-    parameters.not_after = rcgen::date_time_ymd(2020, 1, 2);
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let cert = parameters.self_signed(&key).expect("a certificate");
-    let (cert_file, key_file) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-    std::fs::write(&cert_file, cert.pem()).expect("a file");
-    std::fs::write(&key_file, key.serialize_pem()).expect("a file");
+    let (cert_file, key_file) = write_certificate(folder.path(), -1);
     let (cert_file, key_file) = (cert_file.display(), key_file.display());
     let config = format!(
         "listen:\n  http: 127.0.0.1:{port}\n  grpc: {{address: '127.0.0.1:0', tls: {{cert: '{cert_file}', key: '{key_file}'}}}}\n  admin: 192.0.2.1:0\nauth: {{tokens: {{a: 0123456789abcdef0123}}}}\n\
@@ -157,7 +302,7 @@ fn each_problem_of_a_machine_is_found() {
     for (place, expected) in [
         ("port problem", "is in use by another program"),
         ("port problem", "admin: can't listen on 192.0.2.1:0"),
-        ("TLS problem", "expired at 2020-01-02"),
+        ("TLS problem", "expired at "),
         ("persistence warning", "set `appendonly yes`"),
         ("eviction problem", "maxmemory-policy is allkeys-lru"),
         ("folder problem", "can't write to /no/such/folder"),

@@ -18,9 +18,10 @@ const RENEW_WITHIN: Span = Span::from_secs(30 * 86_400);
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(error) = certificates::check(config) {
-        findings.extend(format!("{error:#}").lines().map(|line| {
-            Finding::problem("TLS", line, "correct the path or replace the file with a valid one")
-        }));
+        let remedy =
+            "correct the path, let this user read the file, or replace it with a valid one";
+        let problems = format!("{error:#}");
+        findings.extend(problems.lines().map(|line| Finding::problem("TLS", line, remedy)));
     }
     for (option, listener) in listeners(config) {
         let Some(files) = &listener.tls else { continue };

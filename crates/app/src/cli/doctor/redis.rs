@@ -13,15 +13,25 @@ const CLOCK_OFFSET_MS_MAX: u64 = 1_000;
 pub(super) async fn check(store: &RedisStore, groups: &[Group]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (address, result) in inspect(&store.topology, &store.key_prefix).await {
-        match result {
-            Ok(server) => findings.extend(judge(&address, &server, store, groups)),
-            Err(error) => findings.push(Finding::problem(
+        let error = match result {
+            Ok(server) => {
+                findings.extend(judge(&address, &server, store, groups));
+                continue;
+            }
+            Err(error) => error,
+        };
+        findings.push(match forbidden_command(&error) {
+            // The server runs and accepts the login.
+            Some(command) => {
+                missing_permissions(&address, &[format!("+{command}")], store, groups)
+            }
+            None => Finding::problem(
                 "redis",
                 format!("{address}: {error}"),
                 "check that Redis runs, that this machine can reach it, and user, password and TLS in \
                  store.url; until then the outage policies decide",
-            )),
-        }
+            ),
+        });
     }
     findings
 }
@@ -69,16 +79,7 @@ fn judge(
     }
     findings.push(match server.forbidden.as_slice() {
         [] => Finding::ok("permissions", format!("{address}: all commands are permitted")),
-        forbidden => Finding::problem(
-            "permissions",
-            format!("{address}: the user has no permission for {}", forbidden.join(" ")),
-            format!(
-                "run `redis-cli ACL SETUSER <user> {} ~{}*`; docs/configuration.md lists all commands{}",
-                forbidden.join(" "),
-                store.key_prefix,
-                literal_keys(groups)
-            ),
-        ),
+        forbidden => missing_permissions(address, forbidden, store, groups),
     });
     let timeout = store.timeouts(RedisWorkload::Requests).timeout;
     let round_trip = server.round_trip;
@@ -102,6 +103,30 @@ fn judge(
         ),
     });
     findings
+}
+
+/// Returns the command that Redis refused for lack of a permission, if the error is about that.
+fn forbidden_command(error: &str) -> Option<&str> {
+    let (_, rest) = error.split_once("no permissions to run the '")?;
+    rest.split('\'').next()
+}
+
+fn missing_permissions(
+    address: &str,
+    forbidden: &[String],
+    store: &RedisStore,
+    groups: &[Group],
+) -> Finding {
+    let forbidden = forbidden.join(" ");
+    Finding::problem(
+        "permissions",
+        format!("{address}: the user has no permission for {forbidden}"),
+        format!(
+            "run `redis-cli ACL SETUSER <user> {forbidden} ~{}*`; docs/configuration.md lists all commands{}",
+            store.key_prefix,
+            literal_keys(groups)
+        ),
+    )
 }
 
 /// Returns a note about literal keys, which the prefix does not cover.
