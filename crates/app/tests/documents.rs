@@ -1,5 +1,6 @@
 //! Runs the commands of the documents: every block that is marked as `sh`, in the order of its page, in a private
-//! network, so that the ports of the pages are free and nothing leaves the machine.
+//! network, so that the ports of the pages are free and nothing leaves the machine. Other tests parse the JSON blocks
+//! and look up the anchors of links.
 //!
 //! | in a page | meaning |
 //! |---|---|
@@ -7,6 +8,8 @@
 //! | `<!-- test` … `-->` | further commands, such as starting a server, that the page does not show |
 //! | `<!-- file: NAME -->` before a block | the block is written to this file first |
 //! | `<!-- not run: REASON -->` before a block | the commands are not run |
+//! | a block marked `json` | JSON values; `…` outside of a string stands for members that are left out |
+//! | `<!-- excerpt: REASON -->` before a block | the JSON is not parsed |
 
 mod common;
 
@@ -17,7 +20,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-use common::page::{Page, repository, run};
+use common::page::{Page, anchors, links, parse_json, repository, run};
 
 /// Creates a folder with the binary under test.
 fn bin() -> tempfile::TempDir {
@@ -116,6 +119,74 @@ fn every_page_is_listed() {
     }
 }
 
+/// Returns the text of every page of the repository, by path.
+fn texts() -> BTreeMap<PathBuf, String> {
+    let mut found = Vec::new();
+    pages(&repository(), &mut found);
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).expect("a page");
+        (path, text)
+    };
+    found.into_iter().map(read).collect()
+}
+
+/// Looks up the anchor of a link in the page that it leads to. The error says what is wrong.
+fn find_anchor(texts: &BTreeMap<PathBuf, String>, from: &Path, link: &str) -> Result<(), String> {
+    // A colon means a URL scheme: links to the web are not checked.
+    let Some((target, anchor)) = link.split_once('#').filter(|(target, _)| !target.contains(':'))
+    else {
+        return Ok(());
+    };
+    let mut page = from.to_owned();
+    if !target.is_empty() {
+        let path = from.parent().expect("a folder").join(target).canonicalize();
+        page = path.map_err(|error| format!("{link}: {error}"))?;
+    }
+    if page.is_dir() {
+        page.push("README.md");
+    }
+    let text = texts.get(&page).ok_or_else(|| format!("{link}: the target is not a page"))?;
+    match anchors(text) {
+        known if known.contains(anchor) => Ok(()),
+        known => Err(format!("{link}: no heading has this anchor (known: {known:?})")),
+    }
+}
+
+#[test]
+fn every_anchor_exists() {
+    let (texts, root) = (texts(), repository());
+    let (mut checked, mut broken) = (0, Vec::new());
+    for (path, text) in &texts {
+        let name = path.strip_prefix(&root).expect("a page").display();
+        for (line, link) in links(text) {
+            checked += usize::from(link.contains('#'));
+            if let Err(error) = find_anchor(&texts, path, &link) {
+                broken.push(format!("{name}:{line}: {error}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    assert!(checked > 100, "only {checked} links with an anchor were found");
+}
+
+#[test]
+fn every_json_block_is_valid() {
+    let root = repository();
+    let (mut checked, mut invalid) = (0, Vec::new());
+    for (path, text) in texts() {
+        let name = path.strip_prefix(&root).expect("a page").display();
+        // The test of the commands reports a page that can't be read.
+        for (line, block) in Page::read(&text).unwrap_or_default().json {
+            checked += 1;
+            if let Err(error) = parse_json(&block) {
+                invalid.push(format!("{name}:{line}: {error}\n{block}"));
+            }
+        }
+    }
+    assert!(invalid.is_empty(), "{}", invalid.join("\n\n"));
+    assert!(checked > 10, "only {checked} blocks were found");
+}
+
 /// Builds the site of the documentation and finds a page and its words in it.
 #[test]
 fn the_documentation_builds_into_a_searchable_site() {
@@ -179,6 +250,47 @@ fn a_page_is_read() {
     assert_eq!(page.skipped, ["line 18: it takes an hour"]);
     let hidden = Page::read("```\n$ x\ncurl localhost\n```\n").expect_err("a command is hidden");
     assert_eq!(hidden, "line 1: mark the block with \"curl localhost\" as sh");
+}
+
+#[test]
+fn json_with_omitted_members_is_parsed() {
+    let text = "<!-- excerpt: half an answer -->\n\n```json\n{\n```\n\n```json\n{}\n```\n";
+    assert_eq!(Page::read(text).expect("a page").json, [(7, "{}".to_owned())]);
+    for (text, expected) in [
+        (r#"{"a": 1}"#, r#"[{"a":1}]"#),
+        ("{\"a\":\n 1}\n{}\n", r#"[{"a":1},{}]"#),
+        (r#"{"a":[…],"b":{…}}"#, r#"[{"a":[],"b":{}}]"#),
+        (r#"{…,"a":1,…,"b":2, …}"#, r#"[{"a":1,"b":2}]"#),
+        (r#"{"a":"x\"…, …"}"#, r#"[{"a":"x\"…, …"}]"#),
+    ] {
+        let values = parse_json(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(serde_json::to_string(&values).expect("JSON"), expected, "{text}");
+    }
+    for text in [r#"{"a":1,}"#, r#"{"a" 1}"#, r#"{"a":…}"#, r#"{"a":1"#, "{'a': 1}", "[1,,…]"] {
+        assert!(parse_json(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn links_and_anchors_of_a_page_are_read() {
+    let text = "# Title: a/b\n\n## The `code` (v1.0) – x_y\n\n## Twice\n\n### Twice\n\n## [Link](x.md#no) it\n\n\
+                ####### seven\n\n#hash\n\n```sh\n# a comment\n```\n\n<!-- test\n# another\n-->\n";
+    let expected = ["link-it", "the-code-v10--x_y", "title-ab", "twice", "twice-1"];
+    assert_eq!(anchors(text).into_iter().collect::<Vec<_>>(), expected);
+    let text = "[a](#a) and [`b`](b.md#b \"title\") `[c](#c)`\n`code that\ncontinues` [d](d.md)\n\n\
+                ```\n[e](#e)\n```\n\n[f]: f.md#f\n";
+    let found = links(text).into_iter().map(|(line, link)| format!("{line} {link}"));
+    assert_eq!(found.collect::<Vec<_>>(), ["1 #a", "1 b.md#b", "3 d.md", "9 f.md#f"]);
+    let root = repository();
+    let page = |name: &str, text: &str| (root.join(name), text.to_owned());
+    let texts = BTreeMap::from([page("README.md", "# One"), page("docs/README.md", "# Two")]);
+    let find = |link: &str| find_anchor(&texts, &root.join("README.md"), link);
+    for link in ["#one", "docs/README.md#two", "docs#two", "docs", "https://example.com/#x"] {
+        assert_eq!(find(link), Ok(()), "{link}");
+    }
+    for link in ["#two", "docs/README.md#one", "gone.md#one", "Cargo.toml#one"] {
+        assert!(find(link).is_err(), "{link}");
+    }
 }
 
 #[test]

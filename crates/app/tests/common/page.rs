@@ -1,8 +1,12 @@
-//! Pages of the documentation as shell scripts: reads the commands of a page and runs them.
+//! Pages of the documentation: reads the commands, JSON blocks, links and headings of a page, and
+//! runs the commands.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::Value;
 
 /// Words that begin a command. A block with such a line must be marked as `sh`.
 const COMMANDS: [&str; 14] = [
@@ -35,6 +39,8 @@ pub(crate) struct Page {
     pub(crate) blocks: usize,
     /// Reasons why other blocks are not run.
     pub(crate) skipped: Vec<String>,
+    /// Blocks marked as `json`, with the line at which each begins.
+    pub(crate) json: Vec<(usize, String)>,
 }
 
 impl Page {
@@ -69,6 +75,9 @@ impl Page {
         block: &[&str],
         comment: &str,
     ) -> Result<(), String> {
+        if kind == "json" && !comment.starts_with("excerpt: ") {
+            self.json.push((line, block.join("\n")));
+        }
         if let Some(name) = comment.strip_prefix("file: ") {
             let text = block.join("\n");
             writeln!(self.script, "cat > {name} <<'END OF FILE'\n{text}\nEND OF FILE")
@@ -90,6 +99,100 @@ impl Page {
         }
         Ok(())
     }
+}
+
+/// Parses the JSON values of a block, one after the other. `…` outside of a string stands for
+/// members that the page leaves out.
+pub(crate) fn parse_json(text: &str) -> Result<Vec<Value>, serde_json::Error> {
+    let (mut json, mut in_string, mut is_escaped, mut drops_comma) =
+        (String::new(), false, false, false);
+    for c in text.chars() {
+        if in_string {
+            in_string = c != '"' || is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+        } else if c == '…' {
+            // One of the commas around the members goes with them.
+            json.truncate(json.trim_end().len());
+            drops_comma = !json.ends_with(',');
+            if !drops_comma {
+                json.pop();
+            }
+            continue;
+        } else if c == ',' && drops_comma {
+            drops_comma = false;
+            continue;
+        } else if !c.is_whitespace() {
+            drops_comma = false;
+            in_string = c == '"';
+        }
+        json.push(c);
+    }
+    serde_json::Deserializer::from_str(&json).into_iter().collect()
+}
+
+/// Returns the lines of a page outside of code blocks and comments, with their numbers.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut end) = (Vec::new(), None);
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim();
+        match end {
+            Some(mark) if trimmed.ends_with(mark) => end = None,
+            Some(_) => {}
+            None if trimmed.starts_with("```") => end = Some("```"),
+            None if trimmed.starts_with("<!--") && trimmed.ends_with("-->") => {}
+            None if trimmed.starts_with("<!--") => end = Some("-->"),
+            None => found.push((number + 1, line)),
+        }
+    }
+    found
+}
+
+/// Returns the targets of the links of a page, with their lines.
+pub(crate) fn links(text: &str) -> Vec<(usize, String)> {
+    let (mut links, mut in_code) = (Vec::new(), false);
+    for (number, line) in prose(text) {
+        // Inline code may continue on the next line, but ends with its paragraph.
+        in_code &= !line.is_empty();
+        for (part_number, part) in line.split('`').enumerate() {
+            in_code ^= part_number > 0;
+            if in_code {
+                continue;
+            }
+            let targets = part.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+            links.extend(targets.map(|target| (number, target.to_owned())));
+        }
+        let definition = line.strip_prefix('[').and_then(|line| line.split_once("]: "));
+        links.extend(definition.map(|(_, target)| (number, target.trim().to_owned())));
+    }
+    links
+}
+
+/// Returns the anchors of the headings of a page, by the rules of GitHub and mdBook.
+pub(crate) fn anchors(text: &str) -> BTreeSet<String> {
+    let (mut anchors, mut uses) = (BTreeSet::new(), BTreeMap::new());
+    for (_, line) in prose(text) {
+        let heading = line.trim_start_matches('#');
+        if !(1..=6).contains(&(line.len() - heading.len())) || !heading.starts_with(' ') {
+            continue;
+        }
+        let anchor = anchor(heading.trim());
+        let count: &mut usize = uses.entry(anchor.clone()).or_default();
+        anchors.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+        *count += 1;
+    }
+    anchors
+}
+
+/// Returns the anchor of the first heading with this text: lower case, without punctuation, with
+/// hyphens for spaces.
+fn anchor(heading: &str) -> String {
+    let mut parts = heading.split("](");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    // The target of a link is not shown.
+    parts.for_each(|rest| shown += rest.split_once(')').map_or("", |(_, rest)| rest));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let hyphenated = |c| if c == ' ' { '-' } else { c };
+    shown.to_lowercase().chars().filter(kept).map(hyphenated).collect()
 }
 
 /// Runs a script in a private network and process namespace, so that everything it started ends with
