@@ -57,8 +57,8 @@ export function freePort() {
   });
 }
 
-/** Starts a service on a private Redis. */
-export async function redisService() {
+/** Starts a service on a private Redis. Its timeouts are long: the machine may be busy. */
+export async function redisService(limits = LIMITS) {
   const port = await freePort();
   const redis = spawn("redis-server", ["--port", String(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"], {
     stdio: "ignore",
@@ -71,7 +71,7 @@ export async function redisService() {
       }),
   );
   const store = `store: {kind: redis, url: "redis://127.0.0.1:${port}", timeout: 10s, deadline: 20s}`;
-  const service = await Service.start(`${store}\n${LIMITS}`);
+  const service = await Service.start(`${store}\n${limits}`);
   return {
     service,
     redis,
@@ -103,4 +103,34 @@ export async function startProxy(url) {
     for (const socket of proxy.sockets) socket.destroy();
   };
   return proxy;
+}
+
+/** Number of callers of `startLoad`. */
+export const CALLERS = 4;
+
+/** Starts callers that ask for decisions until `stop`. */
+export function startLoad(url, onUnavailable) {
+  const limiter = limiterOf(url, { onUnavailable });
+  const decisions = [];
+  let stopped = false;
+  const callers = Array.from({ length: CALLERS }, async () => {
+    while (!stopped) {
+      decisions.push(await limiter.acquire({}));
+      // During the outage the policy decides at once: leave the processor to the service.
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    }
+  });
+  return {
+    decisions,
+    /** Waits for a new decision that meets the condition. */
+    until: (condition) => {
+      const seen = decisions.length;
+      return until(() => decisions.slice(seen).some(condition));
+    },
+    stop: async () => {
+      stopped = true;
+      await Promise.all(callers);
+      limiter.close();
+    },
+  };
 }

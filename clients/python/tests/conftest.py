@@ -91,9 +91,8 @@ def memory_service() -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def redis_service() -> Iterator[Service]:
-    with private_redis() as address:
-        with Service(f"store: {{kind: redis, url: 'redis://{address}', timeout: 10s, deadline: 20s}}\n{LIMITS}") as service:
-            yield service
+    with private_redis() as address, Service(on_redis(address, LIMITS)) as service:
+        yield service
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -101,6 +100,11 @@ def service(request: pytest.FixtureRequest) -> Service:
     """Runs a test once for each store."""
     service: Service = request.getfixturevalue(f"{request.param}_service")
     return service
+
+
+def on_redis(address: str, limits: str) -> str:
+    """Returns a configuration whose counters are in Redis. Its timeouts are long: the machine may be busy."""
+    return f"store: {{kind: redis, url: 'redis://{address}', timeout: 10s, deadline: 20s}}\n{limits}"
 
 
 @contextmanager
@@ -243,7 +247,8 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(memory_service: Service) -> Iterator[Proxy]:
-    proxy = Proxy(memory_service.url)
+def proxy(service: Service) -> Iterator[Proxy]:
+    """Returns a proxy in front of a service, once for each store."""
+    proxy = Proxy(service.url)
     yield proxy
     proxy.close()
