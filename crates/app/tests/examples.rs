@@ -36,7 +36,9 @@ fn main() -> ExitCode {
         every_repository_is_crawled_although_workers_are_killed();
         an_organisation_is_crawled_to_its_end();
         ten_questions_are_answered_and_five_get_a_retry_time(None);
+        requests_of_a_user_are_allowed_until_one_is_denied(None);
         let redis = RedisServer::start(Version::System, &[]);
+        requests_of_a_user_are_allowed_until_one_is_denied(Some(&redis));
         ten_questions_are_answered_and_five_get_a_retry_time(Some(&redis));
         both_kinds_of_delay_finish_every_analysis(Some((&RabbitServer::start(), &redis)));
     });
@@ -184,6 +186,38 @@ fn an_organisation_is_crawled_to_its_end() {
     assert_eq!(columns.next(), Some("my-documents-queue"), "{lines:#?}");
     assert_eq!(columns.next(), Some("120"), "{lines:#?}");
     assert!(record.calls().len() >= 122, "two pages and 120 repositories");
+}
+
+/// Runs the script in memory, or on Redis.
+fn requests_of_a_user_are_allowed_until_one_is_denied(redis: Option<&RedisServer>) {
+    let mut show = script("inference-limiter/show.sh");
+    let [http, grpc, admin] = free_ports();
+    let service = format!("127.0.0.1:{http}");
+    show.1.env("HTTP_PORT", http).env("GRPC_PORT", grpc).env("ADMIN_PORT", admin);
+    show.1.env_remove("STORE").env_remove("REDIS_URL").env_remove("REDIS_CLUSTER_MODE");
+    if let Some(redis) = redis {
+        show.1.env("STORE", "redis").env("REDIS_URL", format!("redis://127.0.0.1:{}", redis.port));
+    }
+    let lines = lines(show);
+    let [counters, allowed @ .., denied] = lines.as_slice() else { panic!("{lines:#?}") };
+    assert_eq!(counters, if redis.is_some() { "counters: redis" } else { "counters: memory" });
+    // 5 in 5 s; a slow machine sends more before one is denied.
+    assert!(allowed.len() >= 5, "{lines:#?}");
+    for (number, line) in (1..).zip(allowed) {
+        assert!(line.starts_with(&format!("request {number}: allowed, ")), "{lines:#?}");
+    }
+    let number = allowed.len() + 1;
+    let expected = format!(
+        "request {number}: denied by USER_MODEL, reason HIT_USER_MODEL_LIMIT, retry after "
+    );
+    assert!(denied.starts_with(&expected), "{denied}");
+    let wait = denied[expected.len()..].strip_suffix(" ms").and_then(|ms| ms.parse::<u64>().ok());
+    assert!(wait.is_some_and(|ms| ms > 0), "{denied}");
+    assert!(std::net::TcpStream::connect(&service).is_err(), "the script ends what it started");
+    if let Some(redis) = redis {
+        let keys = redis.command(&["KEYS", "demo-inference-limiter:*"]);
+        assert!(keys.contains("USER_MODEL"), "usage is in Redis: {keys}");
+    }
 }
 
 fn ten_questions_are_answered_and_five_get_a_retry_time(redis: Option<&RedisServer>) {
