@@ -40,5 +40,5 @@ pub use limits::ProviderState;
 pub use sluicegate_config::{DelayMode, Dispatch, LearnOptions, Provider, Strategy};
 pub use stop::Stop;
 pub use tier::{PROVIDER, TIER, Tier};
-pub use tracker::{JobEvent, JobStatus, JobTracker};
+pub use tracker::{JobEvent, JobRecord, JobStatus, JobTracker, PastEvent};
 pub use worker::Worker;

@@ -1,5 +1,5 @@
 //! [`JobTracker`]: the last known status of each job in this process, which answers "why does it
-//! not run".
+//! not run", and the events before it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -12,9 +12,13 @@ use crate::limits::{ProviderLimits, ProviderState};
 
 /// Maximum number of tracked jobs; the oldest is forgotten first.
 const JOBS_MAX: usize = 100_000;
+/// Maximum number of earlier events of all jobs; those of the oldest jobs are forgotten first.
+const EVENTS_MAX: usize = 500_000;
+/// Maximum number of earlier events of one job: the first and the latest ones.
+const EVENTS_OF_JOB_MAX: usize = 15;
 
-/// Remembers the last status of jobs, and knows the limits of their providers. Clones share the
-/// same data.
+/// Remembers the status and the events of jobs, and knows the limits of their providers. Clones share
+/// the same data.
 #[derive(Clone, Default)]
 pub struct JobTracker {
     jobs: Arc<Mutex<Jobs>>,
@@ -29,8 +33,32 @@ impl fmt::Debug for JobTracker {
 
 #[derive(Debug, Default)]
 struct Jobs {
-    last: HashMap<JobId, JobStatus>,
+    records: HashMap<JobId, JobRecord>,
     order: VecDeque<JobId>,
+    /// Number of earlier events of all jobs.
+    events: usize,
+}
+
+/// Everything that is known about a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Last known status.
+    pub status: JobStatus,
+    /// Events before that, the oldest first. Some in the middle may have been forgotten.
+    pub earlier: Vec<PastEvent>,
+}
+
+/// An event of a job that was followed by others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastEvent {
+    /// Time of the event, by the clock of the queue.
+    pub at: Timestamp,
+    /// The event.
+    pub event: JobEvent,
+    /// Queue that the job was in.
+    pub queue: String,
+    /// Error, if the job failed.
+    pub error: Option<String>,
 }
 
 /// The last known status of a job.
@@ -128,27 +156,43 @@ impl JobStatus {
     }
 }
 
+impl JobRecord {
+    /// Adds an event. Returns true if there is one more than before.
+    fn add(&mut self, status: JobStatus) -> bool {
+        let JobStatus { at, event, queue, error, .. } = std::mem::replace(&mut self.status, status);
+        let is_full = self.earlier.len() == EVENTS_OF_JOB_MAX;
+        if is_full {
+            self.earlier.remove(1);
+        }
+        self.earlier.push(PastEvent { at, event, queue, error });
+        !is_full
+    }
+}
+
 impl JobTracker {
-    /// Returns the last known status of a job.
-    pub fn find(&self, job: &str) -> Option<JobStatus> {
+    /// Returns the last known status of a job, and its earlier events.
+    pub fn find(&self, job: &str) -> Option<JobRecord> {
         let job = JobId::try_from(job.to_owned()).ok()?;
-        self.lock().last.get(&job).cloned()
+        self.lock().records.get(&job).cloned()
     }
 
     /// Records the status of a job.
     pub fn record(&self, job: &JobId, status: JobStatus) {
         let mut jobs = self.lock();
-        if let Some(last) = jobs.last.get_mut(job) {
-            *last = status;
-            return;
+        let jobs = &mut *jobs;
+        match jobs.records.get_mut(job) {
+            Some(record) => jobs.events += usize::from(record.add(status)),
+            None => {
+                jobs.order.push_back(job.clone());
+                jobs.records.insert(job.clone(), JobRecord { status, earlier: Vec::new() });
+            }
         }
-        if jobs.order.len() == JOBS_MAX
+        while (jobs.order.len() > JOBS_MAX || jobs.events > EVENTS_MAX)
             && let Some(first) = jobs.order.pop_front()
         {
-            jobs.last.remove(&first);
+            let forgotten = jobs.records.remove(&first);
+            jobs.events -= forgotten.map_or(0, |record| record.earlier.len());
         }
-        jobs.order.push_back(job.clone());
-        jobs.last.insert(job.clone(), status);
     }
 
     /// Adds the limits of a provider.
@@ -189,8 +233,45 @@ mod tests {
         }
         tracker.record(&job(7), seen(JobEvent::Done));
         assert_eq!(tracker.find("job-0"), None);
-        assert_eq!(tracker.find("job-7").map(|seen| seen.event), Some(JobEvent::Done));
-        assert_eq!(tracker.find("job-8").map(|seen| seen.event), Some(JobEvent::Dispatched));
+        let event = |job: &str| tracker.find(job).map(|record| record.status.event);
+        assert_eq!(event("job-7"), Some(JobEvent::Done));
+        assert_eq!(event("job-8"), Some(JobEvent::Dispatched));
         assert_eq!(tracker.find("\n"), None);
+    }
+
+    #[test]
+    fn the_first_and_the_latest_events_of_a_job_are_kept() {
+        let tracker = JobTracker::default();
+        let message = Message::new("{}");
+        let job = message.meta.job.clone();
+        let seen = |event, at| JobStatus::new(&message, event, "q", Timestamp::from_micros(at));
+        tracker.record(&job, seen(JobEvent::Dispatched, 0));
+        for at in 1..=100 {
+            tracker.record(&job, seen(JobEvent::Deferred, at));
+        }
+        tracker.record(&job, seen(JobEvent::Done, 101));
+        let record = tracker.find(job.as_str()).expect("it was there");
+        assert_eq!(record.status.event, JobEvent::Done);
+        let times: Vec<_> = record.earlier.iter().map(|event| event.at.as_micros()).collect();
+        let latest = 101 - (EVENTS_OF_JOB_MAX as u64 - 1)..=100;
+        assert_eq!(times, std::iter::once(0).chain(latest).collect::<Vec<_>>());
+        assert_eq!(tracker.lock().events, EVENTS_OF_JOB_MAX);
+    }
+
+    #[test]
+    fn the_events_of_all_jobs_together_are_bounded() {
+        let tracker = JobTracker::default();
+        let message = Message::new("{}");
+        let job = |n: usize| JobId::try_from(format!("job-{n}")).expect("a job id");
+        for n in 0..EVENTS_MAX / EVENTS_OF_JOB_MAX + 100 {
+            for at in 0..=EVENTS_OF_JOB_MAX as u64 {
+                let at = Timestamp::from_micros(at);
+                tracker.record(&job(n), JobStatus::new(&message, JobEvent::Deferred, "q", at));
+            }
+        }
+        let jobs = tracker.lock();
+        let counted: usize = jobs.records.values().map(|record| record.earlier.len()).sum();
+        assert!(jobs.events == counted && counted <= EVENTS_MAX, "{counted}");
+        assert!(!jobs.records.contains_key(&job(0)));
     }
 }

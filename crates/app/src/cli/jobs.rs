@@ -352,7 +352,18 @@ fn describe_state(seen: &Value, providers: &Value, now: Timestamp) -> String {
     };
     let until = seen["until"].as_str().and_then(|until| until.parse::<Timestamp>().ok());
     let until = until.map_or_else(String::new, |until| format!(", until {}", at(until, now)));
-    format!("{} {what}{until}", text("at"))
+    let mut words = format!("{} {what}{until}", text("at"));
+    let earlier = items(&seen["earlier"]);
+    if !earlier.is_empty() {
+        words.push_str("\nearlier:");
+    }
+    for event in earlier {
+        let [at, name, queue] = ["at", "event", "queue"].map(|field| display(&event[field]));
+        let name = name.replace('_', " ");
+        let error = event["error"].as_str().map_or_else(String::new, |error| format!(": {error}"));
+        words.push_str(&format!("\n  {at} {name}, queue {queue}{error}"));
+    }
+    words
 }
 
 /// Returns the provider whose jobs are in a queue.

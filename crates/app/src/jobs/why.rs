@@ -9,7 +9,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
 use sluicegate_core::time::Clock as _;
-use sluicegate_dispatch::{JobStatus, JobTracker, ProviderState};
+use sluicegate_dispatch::{JobRecord, JobTracker, PastEvent, ProviderState};
 use sluicegate_queue::WallClock;
 
 use super::DepthPoller;
@@ -48,7 +48,7 @@ async fn providers(State(tracker): State<JobTracker>) -> Response {
 
 async fn find(State(tracker): State<JobTracker>, Path(id): Path<String>) -> Response {
     match tracker.find(&id) {
-        Some(seen) => Json(status_json(&id, &seen)).into_response(),
+        Some(record) => Json(record_json(&id, &record)).into_response(),
         None => {
             let detail = "job not found: this process has not seen it, or it was too long ago";
             let body = json!({"title": "not found", "status": 404, "detail": detail});
@@ -57,7 +57,10 @@ async fn find(State(tracker): State<JobTracker>, Path(id): Path<String>) -> Resp
     }
 }
 
-fn status_json(id: &str, seen: &JobStatus) -> serde_json::Value {
+fn record_json(id: &str, JobRecord { status: seen, earlier }: &JobRecord) -> serde_json::Value {
+    let earlier = earlier.iter().map(|PastEvent { at, event, queue, error }| {
+        json!({"event": event.name(), "at": at.to_string(), "queue": queue, "error": error})
+    });
     json!({
         "job": id,
         "event": seen.event.name(),
@@ -68,6 +71,7 @@ fn status_json(id: &str, seen: &JobStatus) -> serde_json::Value {
         "error": seen.error,
         "failed_attempts": seen.attempt,
         "deferrals": seen.deferrals,
+        "earlier": earlier.collect::<serde_json::Value>(),
     })
 }
 

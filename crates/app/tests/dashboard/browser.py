@@ -401,6 +401,8 @@ def test_dead_letters(page: Page) -> None:
     page.get_by_label("Job id").last.fill(str(job["letters"][0]["job"]))
     page.get_by_role("button", name="Why?").click()
     expect(panel(page, "One job")).to_contain_text("dead")
+    earlier = page.get_by_role("region", name="Earlier events of the job")
+    expect(earlier).to_contain_text("in_work")
 
 
 def test_keyboard(page: Page) -> None:

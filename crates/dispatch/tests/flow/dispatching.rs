@@ -24,6 +24,7 @@ async fn messages_over_the_limit_arrive_after_the_delay() {
     eventually_is_async(|| bench.metrics.per_minute("gemini", Tier::Dispatch), 20).await;
     let tracked = |event| {
         let seen = (0..50).filter_map(|n| bench.tracker.find(&format!("job-{n}")));
+        let seen = seen.map(|record| record.status);
         let seen = seen.filter(|seen| seen.queue == "gemini" && seen.event == event);
         seen.filter(|seen| seen.until.is_some() == (event == JobEvent::Delayed)).count()
     };

@@ -173,10 +173,14 @@ async fn failures_are_retried_and_end_as_dead_letters_with_all_details() {
     assert!(letter["error"]["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')));
     // A job is tracked after it was counted.
     let ended = || {
-        let seen = bench.tracker.find("job-0").expect("it was there");
+        let seen = bench.tracker.find("job-0").expect("it was there").status;
         (seen.event, seen.error)
     };
     eventually_is_async(ended, (JobEvent::Dead, Some("500 from p".to_owned()))).await;
+    let earlier = bench.tracker.find("job-0").expect("it was there").earlier;
+    let errors: Vec<_> = earlier.iter().filter_map(|past| past.error.as_deref()).collect();
+    assert_eq!(errors, ["500 from p", "500 from p"], "{earlier:?}");
+    assert!(earlier.iter().any(|past| past.event == JobEvent::InWork), "{earlier:?}");
     bench.finish().await;
 }
 
@@ -254,7 +258,7 @@ async fn a_timeout_is_a_failure() {
     })
     .await;
     let ended = || {
-        let seen = bench.tracker.find("job-0").expect("it was there");
+        let seen = bench.tracker.find("job-0").expect("it was there").status;
         (seen.event, seen.error)
     };
     eventually_is_async(ended, (JobEvent::Dead, Some("timed out after 20ms".to_owned()))).await;

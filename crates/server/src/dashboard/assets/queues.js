@@ -88,6 +88,13 @@ function Job() {
       ["deferrals", whole(job.deferrals)],
       ["error", job.error ? html`<span class="error">${job.error}</span>` : "none"],
     ]} />`}
+    ${job?.earlier?.length > 0 &&
+    html`<${Table} label="Earlier events of the job" columns=${[["at"], ["event"], ["queue"], ["error"]]} rows=${job.earlier.map((past) => [
+      clock(past.at),
+      past.event,
+      past.queue,
+      past.error ? html`<span class="error">${past.error}</span>` : "",
+    ])} />`}
   </div>`;
 }
 
