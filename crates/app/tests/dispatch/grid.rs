@@ -41,10 +41,17 @@ impl Cell {
         self.concurrency * 60_000 >= self.per_minute * (LATENCY_MS as usize + 10)
     }
 
-    /// Returns the time for which calls are counted: at least a dozen of them.
+    /// Returns the time for which calls are counted. As many calls as there are jobs at a time may
+    /// start together. Unless these are few of all, calls are counted for a whole window, in which
+    /// their number does not depend on its begin.
     fn span(self) -> Duration {
-        Duration::from_secs(if long() { 15 } else { 6 })
-            .max(Duration::from_secs(60 * 12 / self.per_minute as u64))
+        let span = Duration::from_secs(if long() { 15 } else { 6 });
+        let counted = self.per_minute as u64 * span.as_secs() / 60;
+        if long() && self.concurrency as u64 * 50 > counted {
+            Duration::from_secs(60)
+        } else {
+            span
+        }
     }
 
     fn config(self, setup: &TestSetup, url: &str) -> String {
