@@ -309,8 +309,6 @@ pub struct RawMessage {
     pub foreign_id: Option<String>,
     /// Number of earlier deliveries that were not settled, as far as the broker knows.
     pub redeliveries: u32,
-    /// True if the broker does not count them: it only tells that there was at least one.
-    pub is_uncounted: bool,
 }
 
 /// The right to settle one delivery, once.

@@ -13,9 +13,6 @@ use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
 /// Maximum time before a message that could not be republished is requeued.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Maximum delay of a message that nobody settles.
-const REDELIVERY_DELAY_MAX: Span = Span::from_secs(60);
-
 /// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
 pub struct Consumer {
     queue: Queue,
@@ -91,30 +88,6 @@ impl Consumer {
         })
     }
 
-    /// Returns the reason of a dead letter if a message was delivered too often without being settled.
-    fn too_often(&self, delivery: &Delivery) -> Option<DeadLetterReason> {
-        let (redeliveries, max) = (delivery.redeliveries(), self.queue.inner.redeliveries_max);
-        (delivery.is_redelivered() && redeliveries > max).then(|| {
-            DeadLetterReason::new(format!(
-                "the message was delivered {} times in a row and nobody settled it: each time, its \
-                 consumer was killed, lost its connection or let the lease end \
-                 (queue.redeliveries_max is {max})",
-                u64::from(redeliveries) + 1
-            ))
-        })
-    }
-
-    /// Returns the time at which a message may be handed out, and true if it has to be republished
-    /// first: to delay a message that nobody settles, or to count its deliveries.
-    fn due(delivery: &Delivery, now: Timestamp) -> (Timestamp, bool) {
-        let due = delivery.message().meta.not_before.unwrap_or(now);
-        if !delivery.is_redelivered() {
-            return (due, false);
-        }
-        let delay = redelivery_delay(delivery.redeliveries());
-        (due.max(now + delay), delay > Span::ZERO || delivery.is_uncounted())
-    }
-
     /// Holds messages that are due now or soon, and republishes the others.
     fn accept(&mut self, received: Vec<ReceivedMessage>) {
         let now = self.queue.inner.clock.now();
@@ -122,31 +95,24 @@ impl Consumer {
         for received in received {
             DeliveryStep::Received.emit();
             let delivery = Delivery::new(self.queue.clone(), received, now);
-            let too_old = self.too_old(delivery.message(), now);
-            if let Some(reason) = too_old.or_else(|| self.too_often(&delivery)) {
+            if let Some(reason) = self.too_old(delivery.message(), now) {
                 // In a task of its own, so that other messages do not wait for the confirmation.
                 tokio::spawn(async move {
                     if let Err(unsettled) = delivery.dead_letter(reason).await {
-                        warn!(error = %unsettled.error, "message not dead-lettered");
+                        warn!(error = %unsettled.error, "expired message not dead-lettered");
                         tokio::time::sleep(RETRY_AFTER).await;
                     }
                 });
                 continue;
             }
-            let (at, must_republish) = Self::due(&delivery, now);
-            let is_early = at > now && at.since(now) >= delay_min.max(Span::from_micros(1));
-            if is_early || must_republish {
+            let at = delivery.message().meta.not_before.unwrap_or(now);
+            if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
                 // In a task of its own, so that other messages do not wait for the confirmation.
                 tokio::spawn(async move {
-                    let republished = match must_republish {
-                        true => delivery.redeliver(DeliveryTime::At(at)).await,
-                        false => delivery.postpone(DeliveryTime::At(at)).await,
-                    };
-                    if let Err(unsettled) = republished {
-                        warn!(error = %unsettled.error, "message not republished");
+                    if let Err(unsettled) = delivery.postpone(DeliveryTime::At(at)).await {
+                        warn!(error = %unsettled.error, "early message not republished");
                         // Dropped later: a requeued message is received again at once.
-                        let wait = Duration::from(at.since(now)).max(Duration::from_secs(1));
-                        tokio::time::sleep(wait.min(RETRY_AFTER)).await;
+                        tokio::time::sleep(Duration::from(at.since(now)).min(RETRY_AFTER)).await;
                     }
                 });
             } else {
@@ -156,27 +122,8 @@ impl Consumer {
     }
 }
 
-/// Returns the delay of a message after this number of redeliveries. The first two have none: most
-/// consumers that are killed were not killed by their message. It then doubles each time.
-fn redelivery_delay(redeliveries: u32) -> Span {
-    let Some(doublings) = redeliveries.checked_sub(3) else { return Span::ZERO };
-    Span::from_secs(1 << doublings.min(10)).min(REDELIVERY_DELAY_MAX)
-}
-
 impl std::fmt::Debug for Consumer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Consumer").field("queue", &self.queue).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_that_nobody_settles_is_delayed_longer_each_time() {
-        let delays = [0, 1, 2, 3, 4, 5, 8, 9, 20, u32::MAX];
-        let delays = delays.map(|redeliveries| redelivery_delay(redeliveries).as_secs_ceil());
-        assert_eq!(delays, [0, 0, 0, 1, 2, 4, 32, 60, 60, 60]);
     }
 }

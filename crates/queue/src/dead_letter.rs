@@ -198,7 +198,6 @@ impl DeadLetters {
         let home = home.filter(|home| *home != self.queue.inner.live);
         message.meta.hop += 1;
         message.meta.attempt = 0;
-        message.meta.redeliveries = 0;
         message.meta.deferrals = 0;
         message.meta.booking = None;
         let next = self.queue.inner.outgoing(message, DeliveryTime::Now);

@@ -19,7 +19,7 @@ use crate::{DeliveryTime, Error, Message, Queue, dead_letter, envelope};
 /// Number of redeliveries after which a message is republished instead of requeued. Brokers count
 /// deliveries, and some drop a message that was redelivered too often; a republished copy starts at
 /// zero.
-const REQUEUES_MAX: u32 = 1;
+const REDELIVERIES_MAX: u32 = 1;
 
 /// A received message that is not settled yet. Dropping it requeues it.
 ///
@@ -28,10 +28,7 @@ const REQUEUES_MAX: u32 = 1;
 pub struct Delivery {
     queue: Queue,
     message: Message,
-    /// True if this copy was delivered before.
-    is_redelivered: bool,
-    /// True if the broker does not count how often.
-    is_uncounted: bool,
+    redeliveries: u32,
     since: Timestamp,
     /// Time of the delivery, or of the last extension of its lease, in microseconds.
     leased_at: AtomicU64,
@@ -74,13 +71,10 @@ impl DeadLetterReason {
 impl Delivery {
     pub(crate) fn new(queue: Queue, received: ReceivedMessage, since: Timestamp) -> Self {
         let ReceivedMessage { incoming, receipt } = received;
-        let RawMessage { redeliveries, is_uncounted, .. } = incoming;
-        let mut message = envelope::read(incoming, &queue.inner.fields);
-        message.meta.redeliveries = message.meta.redeliveries.saturating_add(redeliveries);
-        let is_redelivered = redeliveries > 0;
+        let redeliveries = incoming.redeliveries;
+        let message = envelope::read(incoming, &queue.inner.fields);
         let leased_at = AtomicU64::new(since.as_micros());
-        let receipt = Some(receipt);
-        Self { queue, message, is_redelivered, is_uncounted, since, leased_at, receipt }
+        Self { queue, message, redeliveries, since, leased_at, receipt: Some(receipt) }
     }
 
     /// Creates a delivery that another process received.
@@ -100,19 +94,9 @@ impl Delivery {
         &self.message
     }
 
-    /// Returns the number of earlier deliveries that nobody settled, as far as is known.
+    /// Returns the number of earlier deliveries that were not settled, as far as the broker knows.
     pub const fn redeliveries(&self) -> u32 {
-        self.message.meta.redeliveries
-    }
-
-    /// Returns true if this copy of the message was delivered before.
-    pub(crate) const fn is_redelivered(&self) -> bool {
-        self.is_redelivered
-    }
-
-    /// Returns true if the broker does not count the deliveries of this copy.
-    pub(crate) const fn is_uncounted(&self) -> bool {
-        self.is_uncounted
+        self.redeliveries
     }
 
     /// Sets the booking id in the metadata, which travels with the message; `None` removes it.
@@ -154,18 +138,10 @@ impl Delivery {
         self.republish(next, when).await.map(drop)
     }
 
-    /// Publishes a message that was redelivered anew, so that its metadata contains the count. It
-    /// stays the same copy: its id does not change.
-    pub(crate) async fn redeliver(self, when: DeliveryTime) -> Result<(), Unsettled> {
-        let next = self.message.clone();
-        self.republish_copy(next, when).await.map(drop)
-    }
-
     /// Requeues the message for another attempt after a failure.
     pub async fn retry(self, when: DeliveryTime) -> Result<(), Unsettled> {
         let mut next = self.message.clone();
         next.meta.attempt += 1;
-        next.meta.redeliveries = 0;
         let settled = self.republish(next, when).await?;
         settled.queue.inner.stats.retried();
         Ok(())
@@ -185,7 +161,6 @@ impl Delivery {
         }
         let mut next = self.message.clone();
         next.meta.hop += 1;
-        next.meta.redeliveries = 0;
         let next = to.inner.outgoing(next, when);
         let receipt = self.take();
         let relay = if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
@@ -249,8 +224,7 @@ impl Delivery {
         Err(Unsettled { error, delivery: Some(Box::new(self)) })
     }
 
-    /// Makes the message available to other consumers at once. That is not a failure: nothing is
-    /// counted.
+    /// Makes the message available to other consumers at once.
     pub async fn requeue(mut self) -> Result<(), Error> {
         settle(self.requeue_now()).await
     }
@@ -314,16 +288,8 @@ impl Delivery {
     }
 
     /// Publishes a message to its own queue in place of this one.
-    async fn republish(self, mut next: Message, when: DeliveryTime) -> Result<Self, Unsettled> {
+    async fn republish(mut self, mut next: Message, when: DeliveryTime) -> Result<Self, Unsettled> {
         next.meta.hop += 1;
-        self.republish_copy(next, when).await
-    }
-
-    async fn republish_copy(
-        mut self,
-        next: Message,
-        when: DeliveryTime,
-    ) -> Result<Self, Unsettled> {
         let next = self.queue.inner.outgoing(next, when);
         let receipt = self.take();
         let relay = receipt.relay(self.queue.inner.live_for(&next.message).clone(), next);
@@ -344,12 +310,11 @@ impl Delivery {
 
     fn requeue_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         let receipt = self.take();
-        if !must_republish(self.queue.capabilities(), self.redeliveries()) {
+        if !must_republish(self.queue.capabilities(), self.redeliveries) {
             return receipt.requeue();
         }
         let mut message = self.message.clone();
         message.meta.hop += 1;
-        message.meta.redeliveries = 0;
         let not_before = message.meta.not_before;
         let next = self
             .queue
@@ -391,7 +356,7 @@ impl Drop for Delivery {
         // A dropped receipt requeues by itself. Without a runtime there is no connection either,
         // and the lease ends.
         if self.receipt.is_some()
-            && must_republish(self.queue.capabilities(), self.redeliveries())
+            && must_republish(self.queue.capabilities(), self.redeliveries)
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(self.requeue_now());
@@ -401,16 +366,17 @@ impl Drop for Delivery {
 
 impl std::fmt::Debug for Delivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { message, redeliveries, .. } = self;
         f.debug_struct("Delivery")
-            .field("id", &self.message.id())
-            .field("redeliveries", &self.redeliveries())
+            .field("id", &message.id())
+            .field("redeliveries", redeliveries)
             .finish_non_exhaustive()
     }
 }
 
 /// Returns true if the broker may drop the message at its next redelivery.
 pub(crate) const fn must_republish(capabilities: Capabilities, redeliveries: u32) -> bool {
-    capabilities.counts_redeliveries && redeliveries >= REQUEUES_MAX
+    capabilities.counts_redeliveries && redeliveries >= REDELIVERIES_MAX
 }
 
 /// Moves a message from one broker to another.

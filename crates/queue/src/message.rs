@@ -82,10 +82,6 @@ pub struct Metadata {
     /// Number of times it waited for a limit, which is not a failure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deferrals: u32,
-    /// Number of deliveries that nobody settled or returned, since the last that somebody did:
-    /// because the consumer was killed, for example.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub redeliveries: u32,
     /// Time at which it was first sent, in microseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
@@ -108,7 +104,6 @@ impl Metadata {
             attempt: 0,
             max_attempts: None,
             deferrals: 0,
-            redeliveries: 0,
             sent_at: None,
             not_before: None,
             booking: None,

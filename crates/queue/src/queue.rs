@@ -44,9 +44,6 @@ pub struct Options {
     /// Maximum age of a message since it was first sent; an older one becomes a dead letter.
     /// Default: none.
     pub age_max: Option<Span>,
-    /// Number of redeliveries in a row that nobody settles, after which a message becomes a dead
-    /// letter. Default: 20.
-    pub redeliveries_max: u32,
     /// Time for which a second message with the same job id is not sent again. Default: zero, which
     /// turns it off.
     pub deduplication: Span,
@@ -64,7 +61,6 @@ impl Default for Options {
             priorities: false,
             size_max: None,
             age_max: None,
-            redeliveries_max: 20,
             deduplication: Span::ZERO,
             clock: Arc::new(WallClock),
         }
@@ -82,7 +78,6 @@ impl fmt::Debug for Options {
             .field("priorities", &self.priorities)
             .field("size_max", &self.size_max)
             .field("age_max", &self.age_max)
-            .field("redeliveries_max", &self.redeliveries_max)
             .field("deduplication", &self.deduplication)
             .finish_non_exhaustive()
     }
@@ -104,7 +99,6 @@ pub(crate) struct Inner {
     pub(crate) visibility: Span,
     pub(crate) size_max: Option<usize>,
     pub(crate) age_max: Option<Span>,
-    pub(crate) redeliveries_max: u32,
     pub(crate) deduplication: Span,
     pub(crate) fields: BodyFields,
     pub(crate) clock: Arc<dyn Clock>,
@@ -132,7 +126,6 @@ impl Queue {
             visibility: options.visibility,
             size_max: options.size_max,
             age_max: options.age_max,
-            redeliveries_max: options.redeliveries_max,
             deduplication: options.deduplication,
             fields: BodyFields { job: options.job_field, kind: options.type_field },
             clock: options.clock,

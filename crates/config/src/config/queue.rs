@@ -28,9 +28,6 @@ pub struct QueueOptions {
     pub size_max: Option<ByteSize>,
     /// Maximum age of a message; an older one becomes a dead letter. Default: none.
     pub age_max: Option<Span>,
-    /// Number of deliveries in a row that nobody settles, after which a message becomes a dead letter
-    /// instead of being delivered once more. Default: 20, as RabbitMQ's quorum queues have it.
-    pub redeliveries_max: u32,
     /// Time for which a job id is not sent twice to the same queue. Default: 0, which turns it off.
     pub deduplication: Span,
     /// HTTP API for producers and consumers.
@@ -48,7 +45,6 @@ impl Default for QueueOptions {
             priorities: false,
             size_max: None,
             age_max: None,
-            redeliveries_max: 20,
             deduplication: Span::ZERO,
             api: QueueApiOptions::default(),
         }

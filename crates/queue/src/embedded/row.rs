@@ -24,7 +24,6 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, RawMessage)> {
         envelope: Some(row.get(3)?),
         foreign_id: None,
         redeliveries: row.get(2)?,
-        is_uncounted: false,
     };
     Ok((row.get(0)?, incoming))
 }

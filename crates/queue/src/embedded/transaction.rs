@@ -44,9 +44,9 @@ static LEASED: QueueSql =
 static NEXT: QueueSql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
 static DELETE: QueueSql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
 static DELETE_CONTENT: QueueSql = both!("DELETE FROM $t_content WHERE id = ?1");
-/// A consumer that returns a message has survived it: what was counted before is forgotten.
-static REQUEUE: QueueSql =
-    both!("UPDATE $t SET ready_at = due, leased = 0, returns = 1 WHERE id = ?1 AND fence = ?2");
+static REQUEUE: QueueSql = both!(
+    "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 WHERE id = ?1 AND fence = ?2"
+);
 static EXTEND: QueueSql =
     both!("UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1");
 static INSERT_CONTENT: QueueSql =

@@ -77,7 +77,6 @@ pub(super) fn read(received: &ReceivedMessage) -> RawMessage {
         envelope,
         foreign_id: (!message_id.is_empty()).then_some(message_id),
         redeliveries: u32::try_from(received.delivery_attempt - 1).unwrap_or_default(),
-        is_uncounted: false,
     }
 }
 

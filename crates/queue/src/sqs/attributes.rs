@@ -111,7 +111,6 @@ pub(super) fn read(native: &Native) -> RawMessage {
         envelope,
         foreign_id: native.message_id.clone(),
         redeliveries: received.unwrap_or(1).saturating_sub(1),
-        is_uncounted: false,
     }
 }
 
