@@ -283,6 +283,7 @@ impl Node {
             .merge(why::router(jobs.monitor.tracker.clone(), jobs.monitor.depths.clone()))
             .merge(dead_letters::router(jobs.monitor.depths.clone(), self.service.clone()))
             .merge(dashboard::router(sources.clone(), admin_shutdown.clone()))
+            .fallback(admin::unknown_path)
             .layer(guard.clone().with_browsers(browsers));
 
         // Loaded before the first request, so that bans and other overrides apply to it.

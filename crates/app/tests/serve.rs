@@ -40,6 +40,18 @@ fn by_default_a_hundred_are_allowed_and_the_next_is_denied() {
 }
 
 #[test]
+fn unknown_paths_and_methods_of_every_listener_have_an_answer_that_says_so() {
+    let service = RunningService::start(&limit("3/h"));
+    for (url, words) in [(&service.http, "see /docs"), (&service.admin, "metrics are at /metrics")]
+    {
+        let (status, body) = get(&format!("{url}/v1/no-such-path"));
+        assert!(status == 404 && body.contains(words), "{status} {body}");
+    }
+    let (status, body) = get(&format!("{}/reload", service.admin));
+    assert!(status == 405 && body.contains("does not support this method"), "{status} {body}");
+}
+
+#[test]
 fn a_changed_file_is_reloaded_and_an_invalid_one_is_rejected() {
     let service = RunningService::start(&limit("3/h"));
     assert_eq!(service.allow(&ann()).1["remaining"], 2);

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use crate::auth::Caller;
-use crate::rest::Problem;
+use crate::rest::{Problem, only};
 
 /// The operations of the process behind the admin endpoints.
 pub trait AdminOperations: Send + Sync {
@@ -35,7 +35,13 @@ pub fn router(operations: Arc<dyn AdminOperations>) -> Router {
     let reload = move |Extension(caller): Extension<Caller>| async move {
         reloaded(operations.reload(caller.name()).await)
     };
-    Router::new().route("/metrics", get(metrics)).route("/reload", post(reload))
+    Router::new().route("/metrics", only(get(metrics))).route("/reload", only(post(reload)))
+}
+
+/// Answers a request for a path that the admin listener does not have.
+pub async fn unknown_path() -> Problem {
+    let detail = "unknown path: the dashboard is at /, metrics are at /metrics";
+    Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
 fn reloaded(outcome: Result<String, String>) -> Response {
