@@ -693,6 +693,28 @@ fn an_admission_in_progress_at_the_end_of_a_log_is_not_a_missing_log() {
     ends(&[log(9, 5)], &[], 2, short);
 }
 
+/// The users of a node whose log is missing come to another node shortly before its log ends: the
+/// counts show for the first time then what the missing node has admitted long before.
+#[test]
+fn users_that_come_from_a_missing_node_at_the_end_of_a_log_are_noticed() {
+    let log = |oldest_ms: u64| -> String {
+        let newcomer = counted(18, 5).replace("K:u1", "K:u2");
+        let [from, to] = [3_601_000, 3_600_000 + oldest_ms]
+            .map(|ms| Timestamp::from_millis(1_767_571_200_000 + ms).to_string());
+        let newcomer = newcomer.replace(&from, &to);
+        let line = |number| match number {
+            18 => newcomer.clone(),
+            _ => counted(number, number - u64::from(number > 18)),
+        };
+        killed((1..=20).map(line).collect())
+    };
+    let (code, said) = verify(&[log(1_000)], &[]);
+    assert!(code == 2 && said.contains("node are missing"), "{said}");
+    // Here, the store says that all of them are recent.
+    let up_to = "proven up to 2026-01-05T00:00:10Z: 20 admissions on 2 counters under 1 limit";
+    ends(&[log(15_000)], &[], 0, up_to);
+}
+
 #[test]
 fn a_process_that_was_killed_is_proven_up_to_its_last_line() {
     let log = served(SampleRate::ALL);

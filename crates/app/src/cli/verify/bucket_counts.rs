@@ -10,6 +10,8 @@
 //! times, and several may have the same time. A charge may be part of a report with an earlier time if
 //! its call began before that, and may be missing from a report with a later time while its call runs.
 
+use std::mem;
+
 use sluicegate_core::algorithm::bucket::BucketQuota;
 use sluicegate_core::{Limit, Timestamp};
 
@@ -23,6 +25,8 @@ pub(super) struct BucketLevel {
     drained_ns: Option<u128>,
     /// Sum of the levels that only charges of unanswered calls explain, in nanoseconds.
     excused_ns: u128,
+    /// Time of the last report.
+    reported_at: Timestamp,
 }
 
 /// An event of a bucket, in the order in which those of the same instant are processed.
@@ -43,7 +47,7 @@ impl BucketLevel {
     pub(super) fn new(limit: &Limit) -> Option<Self> {
         let Limit::Bucket { rate, capacity } = limit else { return None };
         let quota = BucketQuota::new(*rate, *capacity)?;
-        Some(Self { quota, drained_ns: None, excused_ns: 0 })
+        Some(Self { quota, drained_ns: None, excused_ns: 0, reported_at: Timestamp::ZERO })
     }
 
     /// Returns true if this is the level of a bucket with the same rate and capacity.
@@ -120,6 +124,7 @@ impl BucketLevel {
         // at the second, unless a charge that is already made is not yet counted.
         let after_ns = nanos(at) + units.saturating_sub(1) * drain_ns;
         let latest_ns = nanos(at) + units * drain_ns + uncounted.cost_ns;
+        let since = mem::replace(&mut self.reported_at, at);
         let known_ns = self.drained_ns.replace(latest_ns)?;
         let explained_ns = known_ns.max(nanos(pending.from)) + pending.cost_ns;
         if units == 0 || after_ns < explained_ns {
@@ -135,7 +140,7 @@ impl BucketLevel {
         let explained = explained_ns.saturating_sub(nanos(at)).div_ceil(drain_ns);
         let explained = u64::try_from(explained).unwrap_or(u64::MAX).saturating_mul(grain);
         let (position, count) = (report.position, report.count);
-        Some(UnexplainedCount { at, position, count, explained })
+        Some(UnexplainedCount { at, since, position, count, explained })
     }
 }
 

@@ -695,10 +695,11 @@ impl Ledger {
         }
         let mut unexplained = self.unexplained;
         unexplained.sort_by_key(|(_, found)| found.at);
-        let first = unexplained.iter().map(|(_, found)| found.at).find(|&at| at >= self.begin);
+        let relevant = unexplained.iter().filter(|(_, found)| found.at >= self.begin);
+        let since = relevant.map(|(_, found)| found.since).min();
         // If there are too many, the first of them may not be among those that were kept.
-        if let Some(first) = first.filter(|_| unexplained.len() < UNEXPLAINED_MAX) {
-            processes.allow_for_decisions_in_progress(first);
+        if let Some(since) = since.filter(|_| unexplained.len() < UNEXPLAINED_MAX) {
+            processes.allow_for_decisions_in_progress(since);
         }
         let up_to = processes.up_to().map_or(Timestamp::MAX, Process::known_until);
         let mut rows = Vec::new();

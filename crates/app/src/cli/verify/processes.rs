@@ -12,8 +12,9 @@
 //! any decision of the process. A process that was killed after less time than that proves nothing.
 //!
 //! A decision may still have been in progress when the log ended, and have taken longer than all that
-//! were logged. The counts of the store show that: they contain its charge. If they do so only near the
-//! end of such a log, its provable time is shortened by [`IN_PROGRESS_MAX`].
+//! were logged. The counts of the store show that: they contain its charge. If earlier counts show that
+//! such charges were all made near the end of a log, its provable time is shortened by
+//! [`IN_PROGRESS_MAX`].
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -128,11 +129,11 @@ impl Processes {
         true
     }
 
-    /// Takes note of a count at `at` that contains an admission without a line. Near the end of a log
-    /// without an end line, that is a decision that was in progress.
-    pub(super) fn allow_for_decisions_in_progress(&mut self, at: Timestamp) {
+    /// Takes note that the store counted admissions without a line, all of them made after `since`.
+    /// Near the end of a log without an end line, these are decisions that were in progress.
+    pub(super) fn allow_for_decisions_in_progress(&mut self, since: Timestamp) {
         for process in self.all.iter_mut().filter(|process| process.end.is_none()) {
-            process.in_progress |= at > process.last.0 - IN_PROGRESS_MAX;
+            process.in_progress |= since >= process.last.0 - IN_PROGRESS_MAX;
         }
     }
 

@@ -31,6 +31,8 @@ pub(super) struct ConcurrencyCounter {
     reports: Vec<SlotReport>,
     /// Upper bound of the slots that are held since before the log began.
     before: u64,
+    /// Time of the last report that the log explained.
+    explained_at: Timestamp,
     /// Time from which the log is complete.
     begin: Timestamp,
 }
@@ -77,6 +79,7 @@ impl ConcurrencyCounter {
             found: Vec::new(),
             reports: Vec::new(),
             before: u64::MAX,
+            explained_at: Timestamp::ZERO,
             begin: Timestamp::ZERO,
         }
     }
@@ -164,7 +167,10 @@ impl ConcurrencyCounter {
             let least = least.saturating_add(own);
             let explained = most.saturating_add(self.before);
             if count > explained {
-                found.push(UnexplainedCount { at, position, count, explained });
+                let since = self.explained_at;
+                found.push(UnexplainedCount { at, since, position, count, explained });
+            } else {
+                self.explained_at = at;
             }
             self.before = self.before.min(count.saturating_sub(least));
         }

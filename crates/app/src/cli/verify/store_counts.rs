@@ -47,6 +47,8 @@ pub(super) struct StoreCounts {
     /// Upper bound of the usage before `begin`, by kind and length of the window. A reload or an
     /// override may change the amount of a limit without affecting it.
     before: Vec<((Discriminant<Limit>, Span), u64)>,
+    /// Time of the last report that the log explained, by kind and length of the window.
+    explained_at: HashMap<(Discriminant<Limit>, Span), Timestamp>,
     /// Time from which the log explains the count: the begin of the complete log, or the last time at
     /// which the count contained usage of other keys.
     begin: Timestamp,
@@ -127,6 +129,8 @@ pub(super) struct ReportedCount {
 #[derive(Clone, Copy)]
 pub(super) struct UnexplainedCount {
     pub(super) at: Timestamp,
+    /// Time after which the missing charges were made.
+    pub(super) since: Timestamp,
     pub(super) position: LogPosition,
     pub(super) count: u64,
     pub(super) explained: u64,
@@ -403,7 +407,12 @@ impl StoreCounts {
         // With sampled denials, the rollbacks of a cluster are unknown.
         let knows = !(unlogged.denials_sampled && self.across_slots);
         let explained = explained_most;
-        (knows && count > explained).then_some(UnexplainedCount { at, position, count, explained })
+        if count <= explained {
+            self.explained_at.insert(shape, at);
+            return None;
+        }
+        let since = self.explained_at.get(&shape).map_or(oldest, |&known| known.max(oldest));
+        knows.then_some(UnexplainedCount { at, since, position, count, explained })
     }
 }
 
