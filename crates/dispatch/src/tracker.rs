@@ -14,8 +14,10 @@ use crate::limits::{ProviderLimits, ProviderState};
 const JOBS_MAX: usize = 100_000;
 /// Maximum number of earlier events of all jobs; those of the oldest jobs are forgotten first.
 const EVENTS_MAX: usize = 500_000;
-/// Maximum number of earlier events of one job: the first and the latest ones.
+/// Maximum number of earlier events of one job. The first is kept, and errors longer than others.
 const EVENTS_OF_JOB_MAX: usize = 15;
+/// Maximum length of the error of an earlier event, in bytes.
+const ERROR_MAX: usize = 500;
 
 /// Remembers the status and the events of jobs, and knows the limits of their providers. Clones share
 /// the same data.
@@ -37,6 +39,8 @@ struct Jobs {
     order: VecDeque<JobId>,
     /// Number of earlier events of all jobs.
     events: usize,
+    /// Number of jobs at the begin of `order` whose earlier events were forgotten.
+    without_events: usize,
 }
 
 /// Everything that is known about a job.
@@ -157,15 +161,43 @@ impl JobStatus {
 }
 
 impl JobRecord {
-    /// Adds an event. Returns true if there is one more than before.
+    /// Adds an event. Of equal events in a row, such as waits for a limit, only the last is kept.
+    /// Returns true if there is one more than before.
     fn add(&mut self, status: JobStatus) -> bool {
-        let JobStatus { at, event, queue, error, .. } = std::mem::replace(&mut self.status, status);
+        let JobStatus { at, event, queue, mut error, .. } =
+            std::mem::replace(&mut self.status, status);
+        if let Some(error) = &mut error {
+            error.truncate(error.floor_char_boundary(ERROR_MAX));
+        }
+        let past = PastEvent { at, event, queue, error };
+        if let Some(last) = self.earlier.last_mut()
+            && (last.event, &last.queue, &last.error) == (past.event, &past.queue, &past.error)
+        {
+            *last = past;
+            return false;
+        }
         let is_full = self.earlier.len() == EVENTS_OF_JOB_MAX;
         if is_full {
-            self.earlier.remove(1);
+            let without_error = self.earlier.iter().skip(1).position(|one| one.error.is_none());
+            self.earlier.remove(without_error.unwrap_or(0) + 1);
         }
-        self.earlier.push(PastEvent { at, event, queue, error });
+        self.earlier.push(past);
         !is_full
+    }
+}
+
+impl Jobs {
+    /// Forgets the earlier events of the oldest jobs until there are not too many.
+    fn forget_events(&mut self) {
+        while self.events > EVENTS_MAX {
+            let Some(job) = self.order.get(self.without_events) else {
+                self.without_events = 0;
+                continue;
+            };
+            let earlier = self.records.get_mut(job).map(|record| &mut record.earlier);
+            self.events -= earlier.map_or(0, |earlier| std::mem::take(earlier).len());
+            self.without_events += 1;
+        }
     }
 }
 
@@ -187,12 +219,14 @@ impl JobTracker {
                 jobs.records.insert(job.clone(), JobRecord { status, earlier: Vec::new() });
             }
         }
-        while (jobs.order.len() > JOBS_MAX || jobs.events > EVENTS_MAX)
+        while jobs.order.len() > JOBS_MAX
             && let Some(first) = jobs.order.pop_front()
         {
             let forgotten = jobs.records.remove(&first);
             jobs.events -= forgotten.map_or(0, |record| record.earlier.len());
+            jobs.without_events = jobs.without_events.saturating_sub(1);
         }
+        jobs.forget_events();
     }
 
     /// Adds the limits of a provider.
@@ -240,38 +274,52 @@ mod tests {
     }
 
     #[test]
-    fn the_first_and_the_latest_events_of_a_job_are_kept() {
+    fn the_first_event_and_the_errors_of_a_job_are_kept() {
         let tracker = JobTracker::default();
         let message = Message::new("{}");
         let job = message.meta.job.clone();
-        let seen = |event, at| JobStatus::new(&message, event, "q", Timestamp::from_micros(at));
-        tracker.record(&job, seen(JobEvent::Dispatched, 0));
+        let record = |event, error: Option<&str>, at| {
+            let status = JobStatus::new(&message, event, "q", Timestamp::from_micros(at));
+            tracker.record(&job, JobStatus { error: error.map(str::to_owned), ..status });
+        };
+        record(JobEvent::Dispatched, None, 0);
+        record(JobEvent::Retried, Some("\u{e9}".repeat(ERROR_MAX).as_str()), 1);
         for at in 1..=100 {
-            tracker.record(&job, seen(JobEvent::Deferred, at));
+            // Equal events in a row are one.
+            record(JobEvent::Deferred, None, 3 * at);
+            record(JobEvent::Deferred, None, 3 * at + 1);
+            record(JobEvent::InWork, None, 3 * at + 2);
         }
-        tracker.record(&job, seen(JobEvent::Done, 101));
+        record(JobEvent::Done, None, 1_000);
         let record = tracker.find(job.as_str()).expect("it was there");
         assert_eq!(record.status.event, JobEvent::Done);
         let times: Vec<_> = record.earlier.iter().map(|event| event.at.as_micros()).collect();
-        let latest = 101 - (EVENTS_OF_JOB_MAX as u64 - 1)..=100;
-        assert_eq!(times, std::iter::once(0).chain(latest).collect::<Vec<_>>());
+        let latest = (0..).flat_map(|n| [3 * n + 1, 3 * n + 2]).take_while(|at| *at <= 302);
+        let latest: Vec<_> = latest.skip(202 - (EVENTS_OF_JOB_MAX - 2)).collect();
+        assert_eq!(times, [vec![0, 1], latest].concat());
+        let error = record.earlier[1].error.as_deref().expect("an error");
+        assert_eq!(error, "\u{e9}".repeat(ERROR_MAX / 2));
         assert_eq!(tracker.lock().events, EVENTS_OF_JOB_MAX);
     }
 
     #[test]
     fn the_events_of_all_jobs_together_are_bounded() {
+        const JOBS: usize = EVENTS_MAX / EVENTS_OF_JOB_MAX + 100;
         let tracker = JobTracker::default();
         let message = Message::new("{}");
         let job = |n: usize| JobId::try_from(format!("job-{n}")).expect("a job id");
-        for n in 0..EVENTS_MAX / EVENTS_OF_JOB_MAX + 100 {
+        for n in 0..JOBS {
             for at in 0..=EVENTS_OF_JOB_MAX as u64 {
+                let event = if at % 2 == 0 { JobEvent::Deferred } else { JobEvent::InWork };
                 let at = Timestamp::from_micros(at);
-                tracker.record(&job(n), JobStatus::new(&message, JobEvent::Deferred, "q", at));
+                tracker.record(&job(n), JobStatus::new(&message, event, "q", at));
             }
         }
         let jobs = tracker.lock();
         let counted: usize = jobs.records.values().map(|record| record.earlier.len()).sum();
         assert!(jobs.events == counted && counted <= EVENTS_MAX, "{counted}");
-        assert!(!jobs.records.contains_key(&job(0)));
+        assert_eq!(jobs.records.len(), JOBS, "the last event of each job is kept");
+        assert_eq!(jobs.records[&job(0)].earlier, []);
+        assert_eq!(jobs.records[&job(JOBS - 1)].earlier.len(), EVENTS_OF_JOB_MAX);
     }
 }
