@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use sluicegate_config::{self as config, Config};
-use sluicegate_core::Span;
+use sluicegate_core::limit::Unit;
 use sluicegate_core::time::Clock;
+use sluicegate_core::{Limit, Span};
 use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
-use sluicegate_queue::{Queue, WallClock};
+use sluicegate_queue::{Capabilities, LeaseKind, Queue, WallClock};
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use tokio::task::JoinSet;
@@ -32,6 +33,12 @@ use progress::ProviderRates;
 
 /// Longest delay of a message whose target queue can't be used.
 const POSTPONED_MAX: Span = Span::from_secs(5);
+/// Default number of messages that a worker fetches beyond those in progress.
+const PREFETCH: u16 = 1;
+/// Maximum number of booked messages that a worker fetches because they are due soon.
+const PREFETCH_MAX: u64 = 1_000;
+/// Number of booked messages that a worker fetches to delay them again.
+const DELAYED_AGAIN: u16 = 4;
 /// Maximum time for requeueing the messages of cancelled jobs.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -212,7 +219,7 @@ impl Jobs {
             provider: config.provider.clone(),
             estimate: config.estimate,
             concurrency: config.concurrency,
-            prefetch: config.prefetch,
+            prefetch: prefetch(config, &jobs, booked.is_some()),
             attempts: config.attempts,
             backoff: Backoff { from: config.backoff_from, to: config.backoff_to },
             timeout: config.timeout,
@@ -225,6 +232,41 @@ impl Jobs {
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Worker::new(options, queues, handler, service, clock, metrics, tracker))
     }
+}
+
+/// Returns the number of messages that a worker fetches beyond those in progress.
+///
+/// RabbitMQ delivers a booked message up to `delay_min` before it is due, and the consumer holds it. If
+/// held messages were all that it may fetch, it would fetch none of those behind them, which have to
+/// wait in a further delay queue, and these would come too late.
+fn prefetch(config: &config::WorkerOptions, jobs: &Queue, is_booked: bool) -> u16 {
+    let Capabilities { lease, delay_min, .. } = jobs.capabilities();
+    let needed = match lease {
+        LeaseKind::Connection if is_booked => booked_prefetch(&config.limits, delay_min),
+        _ => PREFETCH,
+    };
+    let given = config.prefetch.unwrap_or(needed);
+    if given.saturating_add(config.concurrency) < needed {
+        warn!(
+            queue = jobs.name(),
+            prefetch = given,
+            needed,
+            "booked messages can come too late: raise workers[].prefetch, or remove it"
+        );
+    }
+    given
+}
+
+/// Returns the number of booked messages that a worker fetches: those that are due before `hold_max`
+/// ends, and a few that it delays again.
+fn booked_prefetch(limits: &[Limit], hold_max: Span) -> u16 {
+    let requests = limits.iter().filter(|limit| limit.unit() == Unit::Requests);
+    let due = requests.map(|limit| {
+        let window = limit.window().as_micros().max(1);
+        limit.rate().saturating_mul(hold_max.as_micros()).div_ceil(window)
+    });
+    let due = due.min().unwrap_or(0).min(PREFETCH_MAX);
+    u16::try_from(due).unwrap_or(u16::MAX).saturating_add(PREFETCH + DELAYED_AGAIN)
 }
 
 /// Cancels the jobs that still run a time after the process was asked to stop.

@@ -111,8 +111,8 @@ pub struct WorkerOptions {
     /// Maximum number of jobs in progress. Default: 5.
     pub concurrency: u16,
     /// Number of messages fetched beyond those in progress. Default: 1, because other workers can't
-    /// get a fetched message.
-    pub prefetch: u16,
+    /// get a fetched message; with booked delays more, for messages that are held until they are due.
+    pub prefetch: Option<u16>,
     /// Maximum number of attempts for a job. Default: 3.
     pub attempts: u32,
     /// Maximum backoff before the second attempt; it doubles with every further attempt. Default:

@@ -46,7 +46,7 @@ fn the_defaults_are_those_of_the_old_system() {
     assert_eq!(names(&config), ["openai", "gemini", "anthropic"]);
     assert_eq!(dispatch.id, "dispatcher-001");
     assert_eq!(dispatch.delay, DelayMode::Fixed(Span::from_secs(30)));
-    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (1, 1));
+    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (1, Some(1)));
     assert!(dispatch.enabled);
     assert_eq!(dispatch.source, "raw-analysis-queue");
     let queue = config.queue.as_ref().expect("a queue");
@@ -104,7 +104,7 @@ fn every_variable_has_its_effect() {
     );
     let dispatch = config.dispatch.as_ref().expect("a dispatcher");
     assert_eq!(dispatch.strategy, Strategy::PriorityOrder);
-    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (9, 9));
+    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (9, Some(9)));
     assert_eq!(dispatch.fixed.as_deref(), Some("gemini"));
     assert_eq!(dispatch.priority, ["anthropic", "gemini"]);
     assert_eq!(names(&config), ["gemini", "anthropic"]);

@@ -262,7 +262,7 @@ fn worker(
         limits,
         estimate,
         concurrency: fields.read("concurrency", 5, report, |i, r| count(i, r, 1..=10_000)),
-        prefetch: fields.read("prefetch", 1, report, |i, r| count(i, r, 0..=10_000)),
+        prefetch: fields.read_some("prefetch", report, |i, r| count(i, r, 0..=10_000)),
         attempts: fields.read("attempts", 3, report, |item, report| {
             scalar::whole(item, report, 1..=1_000).and_then(|count| u32::try_from(count).ok())
         }),
