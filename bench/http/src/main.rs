@@ -30,7 +30,16 @@ struct Args {
     /// Leave throttlecrab-server out
     #[arg(long)]
     no_peer: bool,
+    /// Also measure the binary of the profile `dist`, which is built with link-time optimisation
+    #[arg(long)]
+    dist: bool,
+    /// Also measure the service with traces, of which it records 5 %
+    #[arg(long)]
+    traces: bool,
 }
+
+/// The name of the peer in the report.
+const PEER: &str = "throttlecrab-server, 1 key";
 
 const THROTTLECRAB: &str = "0.4.40";
 
@@ -57,9 +66,9 @@ limits:
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    let programs = Programs::build(args.no_peer)?;
+    let programs = Programs::build(&args)?;
     let folder = tempfile::tempdir()?;
-    let mut servers = start(&programs, folder.path())?;
+    let mut servers = start(&programs, &args, folder.path())?;
     let seconds = if args.quick { 2 } else { 10 };
     for server in &servers {
         wrk::run(server, folder.path(), args.connections, 1)?;
@@ -80,23 +89,27 @@ fn main() -> anyhow::Result<()> {
 /// The programs that are compared.
 struct Programs {
     ours: PathBuf,
+    dist: Option<PathBuf>,
     floor: PathBuf,
     throttlecrab: Option<PathBuf>,
 }
 
 impl Programs {
-    fn build(no_peer: bool) -> anyhow::Result<Self> {
+    fn build(args: &Args) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let release = |default: &str| {
             target.clone().unwrap_or_else(|| PathBuf::from(default)).join("release")
         };
         cargo("build --release --locked --package sluicegate-cli --bin sluicegate")?;
+        if args.dist {
+            cargo("build --profile dist --locked --package sluicegate-cli --bin sluicegate")?;
+        }
         cargo(
             "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-http --bin floor",
         )?;
         let peers = release("bench/target").join("peers");
         let throttlecrab = peers.join("bin/throttlecrab-server");
-        if !no_peer && !throttlecrab.exists() {
+        if !args.no_peer && !throttlecrab.exists() {
             let root = peers.display();
             cargo(&format!(
                 "install throttlecrab-server --version {THROTTLECRAB} --locked --root {root}"
@@ -104,8 +117,9 @@ impl Programs {
         }
         Ok(Self {
             ours: release("target").join("sluicegate"),
+            dist: args.dist.then(|| release("target").with_file_name("dist").join("sluicegate")),
             floor: release("bench/target").join("floor"),
-            throttlecrab: (!no_peer).then_some(throttlecrab),
+            throttlecrab: (!args.no_peer).then_some(throttlecrab),
         })
     }
 }
@@ -117,26 +131,40 @@ fn cargo(line: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start(programs: &Programs, folder: &Path) -> anyhow::Result<Vec<Server>> {
+fn start(programs: &Programs, args: &Args, folder: &Path) -> anyhow::Result<Vec<Server>> {
     let question = |n: usize| {
         let (user, model, tenant) = (n % 10_000, n % 7, n % 100);
         format!(
             r#"{{"userId":"user-{user:06}","modelId":"gpt-4o-{model}","tenantId":"tenant-{tenant}"}}"#
         )
     };
-    let (http, admin) = (free_port()?, free_port()?);
-    let config = folder.join("sluicegate.yaml");
-    let listen = format!("listen: {{http: '127.0.0.1:{http}', admin: '127.0.0.1:{admin}'}}\n");
-    std::fs::write(&config, listen + RULES)?;
-    let mut ours = Command::new(&programs.ours);
-    ours.args(["serve", "--config"]).arg(config);
-    let ours = Server::start("sluicegate", ours, http, "/rate-limit/allow", question)?;
+    let ours = |name: &'static str, program: &Path, options: &str| {
+        let (http, grpc, admin) = (free_port()?, free_port()?, free_port()?);
+        let config = folder.join(format!("{http}.yaml"));
+        let listen = format!(
+            "listen: {{http: '127.0.0.1:{http}', grpc: '127.0.0.1:{grpc}', admin: '127.0.0.1:{admin}'}}\n"
+        );
+        std::fs::write(&config, listen + options + RULES)?;
+        let mut ours = Command::new(program);
+        ours.args(["serve", "--config"]).arg(config);
+        Server::start(name, ours, http, "/rate-limit/allow", question)
+    };
 
     let port = free_port()?;
     let mut floor = Command::new(&programs.floor);
     floor.arg(format!("127.0.0.1:{port}"));
     let floor = Server::start("axum floor", floor, port, "/rate-limit/allow", question)?;
-    let mut servers = vec![floor, ours];
+    let mut servers = vec![floor, ours("sluicegate", &programs.ours, "")?];
+    if let Some(dist) = &programs.dist {
+        servers.push(ours("sluicegate, profile dist", dist, "")?);
+    }
+    if args.traces {
+        // Nobody answers there: the cost of recording, without that of a collector on the same machine.
+        let port = free_port()?;
+        let traces =
+            format!("traces: {{endpoint: 'http://127.0.0.1:{port}', sample_ratio: 0.05}}\n");
+        servers.push(ours("sluicegate, traces", &programs.ours, &traces)?);
+    }
 
     if let Some(program) = &programs.throttlecrab {
         let port = free_port()?;
@@ -150,8 +178,7 @@ fn start(programs: &Programs, folder: &Path) -> anyhow::Result<Vec<Server>> {
                 r#"{{"key":"user-{user:06}:gpt-4o-{model}","max_burst":1000,"count_per_period":1000,"period":60,"quantity":1}}"#
             )
         };
-        let name = "throttlecrab-server, 1 key";
-        servers.push(Server::start(name, throttlecrab, port, "/throttle", question)?);
+        servers.push(Server::start(PEER, throttlecrab, port, "/throttle", question)?);
     }
     Ok(servers)
 }
@@ -199,8 +226,21 @@ fn report(servers: &[Server], runs: &[Vec<Run>], seconds: u64, connections: u16)
     let floor = ratio(&runs[1], &runs[0], rate).median;
     println!("\n| goal | target | measured | |\n|---|--:|--:|--:|");
     println!("| of the floor | ≥ 0.90 | {floor:.2} | {} |", verdict(floor >= 0.9));
-    if let Some(peer) = runs.get(2) {
-        let peer = ratio(&runs[1], peer, rate).median;
+    let named = |name: &str| servers.iter().position(|server| server.name == name);
+    if let Some(traces) = named("sluicegate, traces") {
+        let (rate, cost) =
+            (ratio(&runs[traces], &runs[1], rate), ratio(&runs[traces], &runs[1], cost));
+        println!(
+            "| traces on, against off: requests/s | | {:.2} ({:.2}–{:.2}) | |",
+            rate.median, rate.min, rate.max
+        );
+        println!(
+            "| traces on, against off: CPU | | {:.2} ({:.2}–{:.2}) | |",
+            cost.median, cost.min, cost.max
+        );
+    }
+    if let Some(peer) = named(PEER) {
+        let peer = ratio(&runs[1], &runs[peer], rate).median;
         println!("| against throttlecrab-server | > 1.00 | {peer:.2} | {} |", verdict(peer > 1.0));
     }
 }
