@@ -90,12 +90,17 @@ fn three_replicas_under_overload_keep_the_contract() {
 /// Number of callers that never stop: more than the limit allows.
 const CALLERS: usize = 60;
 
+/// Maximum percentage of turns that may be missed on a quiet machine.
+const REBOOKED_MAX: f64 = 1.0;
+
 /// Result of an overload.
 struct Overload {
     /// Percentage of 25 requests per second that was used.
     used: f64,
-    /// Turns that were missed and booked again.
-    missed: usize,
+    /// Most requests that arrived at the vendor in any 1.000 s.
+    worst: usize,
+    /// Percentage of the turns that were missed and booked again.
+    rebooked: f64,
     /// Longest time from the store to the vendor.
     delay: Span,
 }
@@ -131,11 +136,14 @@ fn overload(
         let _ = passed.recv_timeout(time);
         (began, clock.now())
     });
-    let used = used(&vendor.arrivals(), began, ended) * 100.0;
+    let arrivals = vendor.arrivals();
+    let used = used(&arrivals, began, ended) * 100.0;
+    let worst = most_in_a_second(&arrivals);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     let delay = prove(profile, &logs, vendor);
-    let missed = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
-    Overload { used, missed, delay }
+    let missed: usize = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
+    let rebooked = missed as f64 * 100.0 / (arrivals.len() + missed) as f64;
+    Overload { used, worst, rebooked, delay }
 }
 
 /// With more callers than the limit allows, the limit is kept and fully used, also with a Redis that
@@ -173,29 +181,31 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
     };
     let time = Duration::from_secs(if long { 40 } else { 6 });
     let mut below = Vec::new();
+    let row = |row: String| drop(writeln!(std::io::stdout(), "{row}"));
+    row("| Redis away | replicas | limit | % used | most in 1.000 s | % rebooked | longest from the store to the vendor |".to_owned());
+    row("|---|---|---|---|---|---|---|".to_owned());
     for &(millis, replicas, profile, least) in cases {
-        let used = measured(
-            |used| *used >= least,
-            |_| {
-                let server = RedisServer::start(Version::System, &[]);
-                let proxy = DelayProxy::start(server.port, Duration::from_millis(millis));
-                let port = if millis == 0 { server.port } else { proxy.port };
-                let vendor = Vendor::start();
-                let config =
-                    distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
-                let Overload { used, missed, delay } =
-                    overload(profile, &config, &vendor, replicas, time);
-                let _ = writeln!(
-                    std::io::stdout(),
-                    "Redis {millis} ms away, {replicas} replicas: {used:.2} % of {profile} used, no \
-                     window above it; {missed} turns were missed, {delay} at most from the store to \
-                     the vendor"
-                );
-                used
-            },
-        );
-        if used < least {
-            below.push(format!("{millis} ms, {replicas} replicas, {profile}: {used:.2} %"));
+        let reached =
+            |found: &Overload| found.used >= least && (!long || found.rebooked < REBOOKED_MAX);
+        let found = measured(reached, |_| {
+            let server = RedisServer::start(Version::System, &[]);
+            let proxy = DelayProxy::start(server.port, Duration::from_millis(millis));
+            let port = if millis == 0 { server.port } else { proxy.port };
+            let vendor = Vendor::start();
+            let config =
+                distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
+            let found = overload(profile, &config, &vendor, replicas, time);
+            let Overload { used, worst, rebooked, delay } = &found;
+            row(format!(
+                "| {millis} ms | {replicas} | {profile} | {used:.2} | {worst} | {rebooked:.2} | {delay} |"
+            ));
+            found
+        });
+        if !reached(&found) {
+            let Overload { used, rebooked, .. } = found;
+            below.push(format!(
+                "{millis} ms, {replicas} replicas, {profile}: {used:.2} % used, {rebooked:.2} % rebooked"
+            ));
         }
     }
     assert!(below.is_empty(), "less used than the goal: {below:#?}");
@@ -281,6 +291,14 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Returns the most arrivals in any interval of one second.
+fn most_in_a_second(arrivals: &[Timestamp]) -> usize {
+    let until = |first: usize| {
+        arrivals[first..].partition_point(|at| at.since(arrivals[first]) < Span::from_secs(1))
+    };
+    (0..arrivals.len()).map(until).max().unwrap_or_default()
 }
 
 /// Returns the share of 25 requests per second that arrived between two instants.
