@@ -167,13 +167,24 @@ async fn a_slot_is_held_until_the_body_ends() {
 async fn a_handler_that_is_cancelled_or_panics_frees_its_slot() {
     let layer = RateLimitLayer::new(limiter([Rule::new("SLOTS").limit("1 concurrent")]));
     let never = get(std::future::pending::<&'static str>);
-    let app = Router::new().route("/never", never).route("/", get(|| ready("hello"))).layer(layer);
+    let fails = get(async || -> &'static str { panic!("the handler of the test fails") });
+    let app = Router::new()
+        .route("/never", never)
+        .route("/fails", fails)
+        .route("/", get(|| ready("hello")))
+        .layer(layer);
     let waiting = tokio::spawn({
         let app = app.clone();
         async move { get_path(&app, "/never", "ann").await.status() }
     });
     eventually_async(async || get_path(&app, "/", "ann").await.status() == 429).await;
     waiting.abort();
+    eventually_async(async || get_path(&app, "/", "ann").await.status() == 200).await;
+    let failing = tokio::spawn({
+        let app = app.clone();
+        async move { get_path(&app, "/fails", "ann").await.status() }
+    });
+    assert!(failing.await.expect_err("a panic").is_panic());
     eventually_async(async || get_path(&app, "/", "ann").await.status() == 200).await;
 }
 
