@@ -23,7 +23,7 @@ use crate::sh;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Use this binary instead of building one in release mode
+    /// Use this binary instead of building one with the profile `dist`
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Folder for the files
@@ -46,15 +46,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let binary = match &args.binary {
         Some(binary) => binary.clone(),
         None => {
+            // Not below `target/dist`, which is the folder of the packages.
             run_or_fail(&[
                 "cargo",
                 "build",
-                "--release",
+                "--profile",
+                "dist",
+                "--target-dir",
+                "target/dist-build",
                 "--locked",
                 "--package",
                 "sluicegate-cli",
             ])?;
-            PathBuf::from("target/release/sluicegate")
+            PathBuf::from("target/dist-build/dist/sluicegate")
         }
     };
     if args.output.exists() {
