@@ -110,6 +110,7 @@ impl Queues {
             priorities: config.priorities,
             size_max: config.size_max.map(config::ByteSize::as_usize),
             age_max: config.age_max,
+            redeliveries_max: config.redeliveries_max,
             deduplication: config.deduplication,
             ..Options::default()
         };

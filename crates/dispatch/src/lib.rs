@@ -10,7 +10,6 @@
 //! Waiting for a limit is a deferral and never counts as an attempt.
 
 mod attempt;
-mod backoff;
 pub mod dispatcher;
 mod finished;
 pub mod handler;
@@ -28,7 +27,6 @@ mod trace;
 mod tracker;
 pub mod worker;
 
-pub use backoff::Backoff;
 pub use dispatcher::Dispatcher;
 pub use handler::{
     Handler, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall, RateLimitInfo,

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::Error;
+use sluicegate_queue::{Backoff, Error};
 use sluicegate_service::metrics::{IntGaugeVec, Registry};
 use tracing::{info, warn};
-
-use crate::backoff::Backoff;
 
 /// Backoff between attempts to use a queue.
 const BACKOFF: Backoff = Backoff { from: Span::from_millis(500), to: Span::from_secs(5) };

@@ -3,17 +3,14 @@
 
 use std::time::Duration;
 
-use sluicegate_core::Span;
 use sluicegate_core::time::Clock;
 use sluicegate_queue::{Delivery, Error, Unsettled};
 
-use crate::backoff::Backoff;
 use crate::queue_state::QueueStates;
 use crate::stop::Stop;
 
-/// Time for which a message that can't even become a dead letter is held. It doubles with each
-/// delivery that the broker counts.
-const HOLD: Backoff = Backoff { from: Span::from_secs(1), to: Span::from_secs(60) };
+/// Time for which a message that can't even become a dead letter is held before it is returned.
+const HOLD: Duration = Duration::from_secs(30);
 
 /// Repeats an operation that settles a delivery until it succeeds. Returns an error if the delivery
 /// is lost or the message can never be published. Requeues the message if a drain is signalled.
@@ -36,8 +33,8 @@ where
         };
         let Some(unsettled) = unsettled else { return Err(error) };
         if error.is_permanent() {
-            let held_for = Duration::from(HOLD.most(unsettled.redeliveries() + 1));
-            let _ = unsettled.with_lease(stop.sleep(held_for)).await;
+            let _ = unsettled.with_lease(stop.sleep(HOLD)).await;
+            unsettled.abandon();
             return Err(error);
         }
         let wait = states.failed(queue, &error, clock.now());

@@ -57,7 +57,7 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        // Its message was requeued when the task was dropped.
+        // Its message is delivered again: at once, or when its lease ends.
         error!(%error, "task panicked");
     }
 }

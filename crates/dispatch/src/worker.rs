@@ -9,13 +9,12 @@ use std::sync::Arc;
 use sluicegate_config::LearnOptions;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_queue::{Delivery, Queue};
+use sluicegate_queue::{Backoff, Delivery, Queue};
 use sluicegate_service::Service;
 use sluicegate_service::trace::{SpanKind, Tracer};
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
-use crate::backoff::Backoff;
 use crate::finished::FinishedJobs;
 use crate::handler::Handler;
 use crate::learn::LimitObserver;

@@ -196,8 +196,9 @@ pub struct Capabilities {
     pub priorities: bool,
     /// Maximum size of a message, in bytes.
     pub size_max: usize,
-    /// True if the server counts deliveries, and may drop a message that was redelivered too often.
-    pub counts_redeliveries: bool,
+    /// True if a message that its consumer returned looks like one that nobody settled, and the
+    /// server may drop a message that was delivered too often.
+    pub counts_returns: bool,
     /// Time until a queue that was just created survives a crash of the broker.
     pub creation_flush: Span,
     /// True if relaying a message is one atomic operation, so that not even a crash creates a
@@ -307,8 +308,8 @@ pub struct RawMessage {
     pub envelope: Option<String>,
     /// Message id of the producer or the broker, the same at every delivery.
     pub foreign_id: Option<String>,
-    /// Number of earlier deliveries that were not settled, as far as the broker knows.
-    pub redeliveries: u32,
+    /// True if the broker delivered it before, and nobody settled that delivery.
+    pub is_redelivered: bool,
 }
 
 /// The right to settle one delivery, once.

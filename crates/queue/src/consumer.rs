@@ -1,29 +1,54 @@
-//! [`Consumer`]: receives messages, and republishes those that were delivered before they are due.
+//! [`Consumer`]: receives messages, and settles those itself that must not be handed out now:
+//!
+//! | message | what happens to it |
+//! |---|---|
+//! | older than the queue allows | dead letter |
+//! | redelivered more often than the queue allows | dead letter |
+//! | redelivered | published again with the number of its redeliveries, from the third on with a delay |
+//! | delivered before it is due | published again with the rest of its delay |
+//! | due soon | held until then |
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluicegate_core::{Span, Timestamp};
-use tracing::warn;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
 
+use crate::backoff::Backoff;
 use crate::broker::{MessageSource, ReceivedMessage};
-use crate::delivery::Delivery;
+use crate::delivery::{Delivery, Unsettled};
+use crate::queue::Inner;
 use crate::step::DeliveryStep;
 use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
 
-/// Maximum time before a message that could not be republished is requeued.
+/// Time after which a message that could not be republished is requeued.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Maximum number of messages that a consumer settles by itself at a time.
+const SETTLING_MAX: usize = 100;
+/// Delay of a message that nobody settles, from its third redelivery on. It is random, so that messages
+/// that lost their consumer together do not stay together: one of them may be the cause.
+const REDELIVERY_DELAY: Backoff = Backoff { from: Span::from_secs(1), to: REDELIVERY_DELAY_MAX };
+
+/// Maximum delay of a message that nobody settles.
+pub const REDELIVERY_DELAY_MAX: Span = Span::from_secs(60);
 
 /// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
 pub struct Consumer {
     queue: Queue,
     source: Box<dyn MessageSource>,
-    /// Deliveries that are due so soon that republishing is not worth it.
+    /// Deliveries with the times at which they are handed out.
     held: Vec<(Timestamp, Delivery)>,
+    /// Tasks that settle messages, so that others do not wait for the confirmations.
+    settling: JoinSet<Settled>,
 }
 
+/// The result of settling a message: the delivery if it is handed out after all, and when.
+type Settled = Option<(Timestamp, Delivery)>;
+
 impl Consumer {
-    pub(crate) const fn new(queue: Queue, source: Box<dyn MessageSource>) -> Self {
-        Self { queue, source, held: Vec::new() }
+    pub(crate) fn new(queue: Queue, source: Box<dyn MessageSource>) -> Self {
+        Self { queue, source, held: Vec::new(), settling: JoinSet::new() }
     }
 
     /// Waits for messages and returns 1 to `max` of them. Keeps waiting while the broker is
@@ -36,19 +61,17 @@ impl Consumer {
                 return Ok(due);
             }
             let next_due = self.held.iter().map(|(at, _)| *at).min();
-            let received = match next_due {
-                None => self.source.next(max).await?,
-                Some(at) => {
-                    let left = at.since(self.queue.inner.clock.now());
-                    // At least a millisecond, so that a stopped clock does not cause a busy loop.
-                    let left = Duration::from(left).max(Duration::from_millis(1));
-                    match tokio::time::timeout(left, self.source.next(max)).await {
-                        Ok(received) => received?,
-                        Err(_) => continue,
-                    }
-                }
-            };
-            self.accept(received);
+            let wait = next_due.map(|at| {
+                let left = Duration::from(at.since(self.queue.inner.clock.now()));
+                // At least a millisecond, so that a stopped clock does not cause a busy loop.
+                left.max(Duration::from_millis(1))
+            });
+            let has_room = self.settling.len() < SETTLING_MAX;
+            tokio::select! {
+                Some(settled) = self.settling.join_next() => self.held.extend(settled.ok().flatten()),
+                received = self.source.next(max), if has_room => self.accept(received?),
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+            }
         }
     }
 
@@ -76,6 +99,30 @@ impl Consumer {
         due
     }
 
+    /// Sorts received messages by the table above.
+    fn accept(&mut self, received: Vec<ReceivedMessage>) {
+        let now = self.queue.inner.clock.now();
+        let delay_min = self.queue.capabilities().delay_min.max(Span::from_micros(1));
+        for received in received {
+            DeliveryStep::Received.emit();
+            let is_redelivered = received.incoming.is_redelivered;
+            let delivery = Delivery::new(self.queue.clone(), received, now);
+            let due = delivery.message().meta.not_before.unwrap_or(now);
+            let too_old = self.too_old(delivery.message(), now);
+            let too_often = || self.too_often(&delivery).filter(|_| is_redelivered);
+            if let Some(reason) = too_old.or_else(too_often) {
+                self.settling.spawn(dead_letter(delivery, reason));
+            } else if is_redelivered {
+                let due = due.max(now + redelivery_delay(delivery.redeliveries()));
+                self.settling.spawn(republish_redelivered(delivery, due));
+            } else if due.since(now) >= delay_min {
+                self.settling.spawn(republish_early(delivery, due));
+            } else {
+                self.held.push((due, delivery));
+            }
+        }
+    }
+
     /// Returns the reason of a dead letter if a message is older than the queue allows.
     fn too_old(&self, message: &Message, now: Timestamp) -> Option<DeadLetterReason> {
         let (max, sent_at) = (self.queue.inner.age_max?, message.meta.sent_at?);
@@ -88,42 +135,102 @@ impl Consumer {
         })
     }
 
-    /// Holds messages that are due now or soon, and republishes the others.
-    fn accept(&mut self, received: Vec<ReceivedMessage>) {
-        let now = self.queue.inner.clock.now();
-        let delay_min = self.queue.capabilities().delay_min;
-        for received in received {
-            DeliveryStep::Received.emit();
-            let delivery = Delivery::new(self.queue.clone(), received, now);
-            if let Some(reason) = self.too_old(delivery.message(), now) {
-                // In a task of its own, so that other messages do not wait for the confirmation.
-                tokio::spawn(async move {
-                    if let Err(unsettled) = delivery.dead_letter(reason).await {
-                        warn!(error = %unsettled.error, "expired message not dead-lettered");
-                        tokio::time::sleep(RETRY_AFTER).await;
-                    }
-                });
-                continue;
-            }
-            let at = delivery.message().meta.not_before.unwrap_or(now);
-            if at > now && at.since(now) >= delay_min.max(Span::from_micros(1)) {
-                // In a task of its own, so that other messages do not wait for the confirmation.
-                tokio::spawn(async move {
-                    if let Err(unsettled) = delivery.postpone(DeliveryTime::At(at)).await {
-                        warn!(error = %unsettled.error, "early message not republished");
-                        // Dropped later: a requeued message is received again at once.
-                        tokio::time::sleep(Duration::from(at.since(now)).min(RETRY_AFTER)).await;
-                    }
-                });
-            } else {
-                self.held.push((at, delivery));
-            }
+    /// Returns the reason of a dead letter if a message was delivered too often without being settled.
+    fn too_often(&self, delivery: &Delivery) -> Option<DeadLetterReason> {
+        let (redeliveries, max) = (delivery.redeliveries(), self.queue.inner.redeliveries_max);
+        (redeliveries > max).then(|| {
+            DeadLetterReason::new(format!(
+                "the message was delivered {} times and nobody settled it: each time, its consumer \
+                 was killed, lost its connection or let the lease end \
+                 (queue.redeliveries_max is {max})",
+                u64::from(redeliveries) + 1
+            ))
+        })
+    }
+}
+
+/// Makes a message a dead letter. If that fails, it waits in the queue for the next attempt.
+async fn dead_letter(delivery: Delivery, reason: DeadLetterReason) -> Settled {
+    let queue = delivery.queue().inner.clone();
+    let settled = delivery.dead_letter(reason).await;
+    report(&queue, &settled);
+    let delivery = settled.err()?.delivery?;
+    let due = queue.clock.now() + REDELIVERY_DELAY_MAX;
+    let settled = delivery.republish_copy(DeliveryTime::At(due)).await;
+    wait_and_drop(settled.err()?.delivery?).await
+}
+
+/// Publishes a redelivered message again, because its metadata has to contain the number of its
+/// redeliveries. If that fails, the message is handed out: a worker may succeed, and returning it would
+/// only redeliver it once more.
+async fn republish_redelivered(delivery: Delivery, due: Timestamp) -> Settled {
+    let queue = delivery.queue().inner.clone();
+    let settled = delivery.republish_copy(DeliveryTime::At(due)).await;
+    report(&queue, &settled);
+    settled.err()?.delivery.map(|delivery| (due, *delivery))
+}
+
+/// Publishes a message again that was delivered before it is due.
+async fn republish_early(delivery: Delivery, due: Timestamp) -> Settled {
+    let queue = delivery.queue().inner.clone();
+    let settled = delivery.postpone(DeliveryTime::At(due)).await;
+    report(&queue, &settled);
+    wait_and_drop(settled.err()?.delivery?).await
+}
+
+/// Drops a delivery later: a message that is requeued now is received again at once.
+async fn wait_and_drop(delivery: Box<Delivery>) -> Settled {
+    tokio::time::sleep(RETRY_AFTER).await;
+    drop(delivery);
+    None
+}
+
+/// Logs the first of several failures, and the end of them.
+fn report(queue: &Inner, settled: &Result<(), Unsettled>) {
+    let (name, has_failed) = (queue.name(), settled.is_err());
+    if queue.settling_fails.swap(has_failed, Ordering::Relaxed) == has_failed {
+        return;
+    }
+    match settled {
+        Err(unsettled) => {
+            let error = &unsettled.error;
+            warn!(queue = name, %error, "redelivered, early or expired messages can't be published");
         }
+        Ok(()) => {
+            info!(queue = name, "redelivered, early and expired messages are published again")
+        }
+    }
+}
+
+/// Returns the delay of a message after this number of redeliveries. The first two have none: most
+/// consumers that are killed were not killed by their message.
+fn redelivery_delay(redeliveries: u32) -> Span {
+    match redeliveries {
+        0..=2 => Span::ZERO,
+        more => REDELIVERY_DELAY.wait(more - 2),
     }
 }
 
 impl std::fmt::Debug for Consumer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Consumer").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_nobody_settles_is_delayed_from_its_third_redelivery_on() {
+        for redeliveries in 0..=2 {
+            assert_eq!(redelivery_delay(redeliveries), Span::ZERO);
+        }
+        for (redeliveries, most) in [(3, 1), (4, 2), (5, 4), (9, 60), (u32::MAX, 60)] {
+            let most = Span::from_secs(most);
+            let delays: Vec<_> = (0..200).map(|_| redelivery_delay(redeliveries)).collect();
+            assert!(delays.iter().all(|delay| *delay <= most), "after {redeliveries}");
+            assert!(delays.iter().any(|delay| delay.as_micros() > most.as_micros() / 2));
+        }
     }
 }

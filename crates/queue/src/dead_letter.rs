@@ -196,8 +196,9 @@ impl DeadLetters {
         message.body = letter.original().into();
         let home = message.meta.died.take().map(|died| QueueName::Live(died.queue));
         let home = home.filter(|home| *home != self.queue.inner.live);
-        message.meta.hop += 1;
+        message.meta.count_hop();
         message.meta.attempt = 0;
+        message.meta.redeliveries = 0;
         message.meta.deferrals = 0;
         message.meta.booking = None;
         let next = self.queue.inner.outgoing(message, DeliveryTime::Now);
@@ -234,7 +235,7 @@ pub(crate) fn to_dead_letter(
         message.headers.clear();
         let error = truncate(&reason.message, SHORT_MAX);
         let queue = queue.to_owned();
-        message.meta.hop += 1;
+        message.meta.count_hop();
         message.meta.died =
             Some(FailureRecord { queue, message: error, stack: None, at: now, splice: None });
         return message;
@@ -256,7 +257,7 @@ pub(crate) fn to_dead_letter(
         (at, length)
     });
     let queue = queue.to_owned();
-    message.meta.hop += 1;
+    message.meta.count_hop();
     message.meta.died =
         Some(FailureRecord { queue, message: error_message, stack, at: now, splice });
     message

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use sluicegate_core::{Span, Timestamp};
-use tokio::runtime::Handle;
 use tracing::warn;
 
 use crate::broker::{
@@ -16,19 +15,14 @@ use crate::broker::{
 use crate::dead_letter::LetterForm;
 use crate::{DeliveryTime, Error, Message, Queue, dead_letter, envelope};
 
-/// Number of redeliveries after which a message is republished instead of requeued. Brokers count
-/// deliveries, and some drop a message that was redelivered too often; a republished copy starts at
-/// zero.
-const REDELIVERIES_MAX: u32 = 1;
-
-/// A received message that is not settled yet. Dropping it requeues it.
+/// A received message that is not settled yet. Dropping it requeues it, which most brokers can't
+/// distinguish from a consumer that was killed; [`Delivery::requeue`] is not counted like that.
 ///
 /// Settling completes even if its caller stops waiting for it.
 #[must_use = "a dropped delivery is requeued"]
 pub struct Delivery {
     queue: Queue,
     message: Message,
-    redeliveries: u32,
     since: Timestamp,
     /// Time of the delivery, or of the last extension of its lease, in microseconds.
     leased_at: AtomicU64,
@@ -71,10 +65,13 @@ impl DeadLetterReason {
 impl Delivery {
     pub(crate) fn new(queue: Queue, received: ReceivedMessage, since: Timestamp) -> Self {
         let ReceivedMessage { incoming, receipt } = received;
-        let redeliveries = incoming.redeliveries;
-        let message = envelope::read(incoming, &queue.inner.fields);
+        let is_redelivered = incoming.is_redelivered;
+        let mut message = envelope::read(incoming, &queue.inner.fields);
+        if is_redelivered {
+            message.meta.redeliveries = message.meta.redeliveries.saturating_add(1);
+        }
         let leased_at = AtomicU64::new(since.as_micros());
-        Self { queue, message, redeliveries, since, leased_at, receipt: Some(receipt) }
+        Self { queue, message, since, leased_at, receipt: Some(receipt) }
     }
 
     /// Creates a delivery that another process received.
@@ -94,9 +91,9 @@ impl Delivery {
         &self.message
     }
 
-    /// Returns the number of earlier deliveries that were not settled, as far as the broker knows.
+    /// Returns the number of earlier deliveries that nobody settled or returned, as far as is known.
     pub const fn redeliveries(&self) -> u32 {
-        self.redeliveries
+        self.message.meta.redeliveries
     }
 
     /// Sets the booking id in the metadata, which travels with the message; `None` removes it.
@@ -125,7 +122,7 @@ impl Delivery {
     /// Requeues the message for a later time because of a limit. That is not a failure: the
     /// attempts stay the same.
     pub async fn defer(self, when: DeliveryTime) -> Result<(), Unsettled> {
-        let mut next = self.message.clone();
+        let mut next = self.next_hop();
         next.meta.deferrals += 1;
         let settled = self.republish(next, when).await?;
         settled.queue.inner.stats.deferred();
@@ -134,14 +131,21 @@ impl Delivery {
 
     /// Requeues the message for a later time without counting it: nothing was tried.
     pub async fn postpone(self, when: DeliveryTime) -> Result<(), Unsettled> {
-        let next = self.message.clone();
+        let next = self.next_hop();
+        self.republish(next, when).await.map(drop)
+    }
+
+    /// Publishes another copy of the message, with the same id and the current metadata.
+    pub(crate) async fn republish_copy(self, when: DeliveryTime) -> Result<(), Unsettled> {
+        let next = self.copy();
         self.republish(next, when).await.map(drop)
     }
 
     /// Requeues the message for another attempt after a failure.
     pub async fn retry(self, when: DeliveryTime) -> Result<(), Unsettled> {
-        let mut next = self.message.clone();
+        let mut next = self.next_hop();
         next.meta.attempt += 1;
+        next.meta.redeliveries = 0;
         let settled = self.republish(next, when).await?;
         settled.queue.inner.stats.retried();
         Ok(())
@@ -159,8 +163,8 @@ impl Delivery {
         if let Err(error) = fits {
             return Err(Unsettled { error, delivery: Some(Box::new(self)) });
         }
-        let mut next = self.message.clone();
-        next.meta.hop += 1;
+        let mut next = self.next_hop();
+        next.meta.redeliveries = 0;
         let next = to.inner.outgoing(next, when);
         let receipt = self.take();
         let relay = if Arc::ptr_eq(&self.queue.inner.broker, &to.inner.broker) {
@@ -224,9 +228,25 @@ impl Delivery {
         Err(Unsettled { error, delivery: Some(Box::new(self)) })
     }
 
-    /// Makes the message available to other consumers at once.
+    /// Makes the message available to other consumers at once. That is not a failure: nothing is
+    /// counted.
     pub async fn requeue(mut self) -> Result<(), Error> {
         settle(self.requeue_now()).await
+    }
+
+    /// Leaves the message to the broker as if its consumer had been killed: it is delivered again,
+    /// and that is counted as a redelivery.
+    pub fn abandon(mut self) {
+        let receipt = self.take();
+        if !self.queue.capabilities().counts_returns {
+            // A returned message would not be counted; the end of a lease is.
+            receipt.detach();
+        }
+    }
+
+    /// Returns the queue that it was received from.
+    pub(crate) const fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Extends the lease by the queue's visibility from now.
@@ -287,9 +307,22 @@ impl Delivery {
         }
     }
 
+    /// Returns the message with the id of its next step.
+    fn next_hop(&self) -> Message {
+        let mut next = self.message.clone();
+        next.meta.count_hop();
+        next
+    }
+
+    /// Returns the message as another copy, with the same id.
+    fn copy(&self) -> Message {
+        let mut next = self.message.clone();
+        next.meta.copy += 1;
+        next
+    }
+
     /// Publishes a message to its own queue in place of this one.
-    async fn republish(mut self, mut next: Message, when: DeliveryTime) -> Result<Self, Unsettled> {
-        next.meta.hop += 1;
+    async fn republish(mut self, next: Message, when: DeliveryTime) -> Result<Self, Unsettled> {
         let next = self.queue.inner.outgoing(next, when);
         let receipt = self.take();
         let relay = receipt.relay(self.queue.inner.live_for(&next.message).clone(), next);
@@ -310,11 +343,10 @@ impl Delivery {
 
     fn requeue_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         let receipt = self.take();
-        if !must_republish(self.queue.capabilities(), self.redeliveries) {
+        if !self.queue.capabilities().counts_returns {
             return receipt.requeue();
         }
-        let mut message = self.message.clone();
-        message.meta.hop += 1;
+        let message = self.copy();
         let not_before = message.meta.not_before;
         let next = self
             .queue
@@ -353,30 +385,23 @@ impl From<Unsettled> for Error {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        // A dropped receipt requeues by itself. Without a runtime there is no connection either,
-        // and the lease ends.
-        if self.receipt.is_some()
-            && must_republish(self.queue.capabilities(), self.redeliveries)
-            && let Ok(runtime) = Handle::try_current()
+        // A dropped receipt requeues by itself. After a panic the lease ends instead, which is
+        // counted: the message may be the cause.
+        if std::thread::panicking()
+            && let Some(receipt) = self.receipt.take()
         {
-            runtime.spawn(self.requeue_now());
+            receipt.detach();
         }
     }
 }
 
 impl std::fmt::Debug for Delivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { message, redeliveries, .. } = self;
         f.debug_struct("Delivery")
-            .field("id", &message.id())
-            .field("redeliveries", redeliveries)
+            .field("id", &self.message.id())
+            .field("redeliveries", &self.redeliveries())
             .finish_non_exhaustive()
     }
-}
-
-/// Returns true if the broker may drop the message at its next redelivery.
-pub(crate) const fn must_republish(capabilities: Capabilities, redeliveries: u32) -> bool {
-    capabilities.counts_redeliveries && redeliveries >= REDELIVERIES_MAX
 }
 
 /// Moves a message from one broker to another.

@@ -10,6 +10,7 @@
 //! published and confirmed before the previous one is acknowledged. A crash in between creates a
 //! duplicate, which its [`MessageId`] identifies, and never loses a message.
 
+mod backoff;
 #[cfg(any(feature = "pubsub", feature = "servicebus", feature = "sqs"))]
 mod batcher;
 mod body_fields;
@@ -46,10 +47,11 @@ pub mod sqs;
 mod stats;
 pub mod step;
 
+pub use backoff::Backoff;
 pub use body_fields::without_byte_order_mark;
 pub use broker::{Broker, Capabilities, Depth, LeaseKind, QueueName};
 pub use clock::WallClock;
-pub use consumer::Consumer;
+pub use consumer::{Consumer, REDELIVERY_DELAY_MAX};
 pub use dead_letter::{DeadLetter, DeadLetterFilter, DeadLetters};
 pub use delivery::{DeadLetterReason, Delivery, Unsettled};
 #[cfg(feature = "embedded")]

@@ -82,6 +82,13 @@ pub struct Metadata {
     /// Number of times it waited for a limit, which is not a failure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub deferrals: u32,
+    /// Number of deliveries since the last retry that nobody settled or returned, because the
+    /// consumer was killed, for example.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub redeliveries: u32,
+    /// Number of times it was published again without a step, because it was redelivered or returned.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub copy: u32,
     /// Time at which it was first sent, in microseconds since the epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<Timestamp>,
@@ -104,11 +111,19 @@ impl Metadata {
             attempt: 0,
             max_attempts: None,
             deferrals: 0,
+            redeliveries: 0,
+            copy: 0,
             sent_at: None,
             not_before: None,
             booking: None,
             died: None,
         }
+    }
+
+    /// Counts a step, such as forwarding or deferral: the message gets a new id.
+    pub(crate) const fn count_hop(&mut self) {
+        self.hop += 1;
+        self.copy = 0;
     }
 }
 

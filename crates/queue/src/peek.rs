@@ -7,7 +7,6 @@ use futures_util::future::{FutureExt as _, TryFutureExt as _, join_all};
 use sluicegate_core::{Span, Timestamp};
 
 use crate::broker::{ConsumeOptions, MessageSource, QueueName, Receipt, ReceivedMessage};
-use crate::delivery::must_republish;
 use crate::{DeliveryTime, Error, Message, Queue, envelope};
 
 /// Maximum number of messages held during a scan.
@@ -140,8 +139,8 @@ pub(crate) struct QueueScan<'q> {
 pub(crate) struct ScannedMessage {
     pub(crate) message: Message,
     pub(crate) receipt: Box<dyn Receipt>,
-    /// True if the broker may drop it at its next redelivery.
-    must_republish: bool,
+    /// True if it was delivered before: the broker may drop it at its next redelivery.
+    is_redelivered: bool,
 }
 
 impl<'q> QueueScan<'q> {
@@ -182,21 +181,18 @@ impl<'q> QueueScan<'q> {
     }
 
     fn scanned(&self, ReceivedMessage { incoming, receipt }: ReceivedMessage) -> ScannedMessage {
-        let must_republish = must_republish(self.queue.capabilities(), incoming.redeliveries);
-        ScannedMessage {
-            message: envelope::read(incoming, &self.queue.inner.fields),
-            receipt,
-            must_republish,
-        }
+        let is_redelivered = incoming.is_redelivered;
+        let message = envelope::read(incoming, &self.queue.inner.fields);
+        ScannedMessage { message, receipt, is_redelivered }
     }
 
     /// Keeps a message that stays in the queue.
     pub(crate) fn hold(
         &mut self,
-        ScannedMessage { message, receipt, must_republish }: ScannedMessage,
+        ScannedMessage { message, receipt, is_redelivered }: ScannedMessage,
     ) {
         // The content is needed only for messages that have to be republished.
-        let message = must_republish.then_some(message);
+        let message = is_redelivered.then_some(message);
         self.held_bytes += message.as_ref().map_or(0, |message| message.body.len());
         self.held.push((message, receipt));
     }
@@ -212,7 +208,7 @@ impl<'q> QueueScan<'q> {
         let all = self.held.into_iter().map(|(message, receipt)| match message {
             None => receipt.requeue(),
             Some(mut message) => {
-                message.meta.hop += 1;
+                message.meta.copy += 1;
                 let when = message.meta.not_before.map_or(DeliveryTime::Now, DeliveryTime::At);
                 let next = self.queue.inner.outgoing(message, when);
                 receipt.relay(self.queue_name.clone(), next).map_err(Error::from).boxed()

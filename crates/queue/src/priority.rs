@@ -12,12 +12,14 @@
 //! share: nothing starves.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::Error;
@@ -47,18 +49,16 @@ pub(crate) fn level_of(priority: u8) -> usize {
 /// The sources of all levels as one.
 pub(crate) struct PrioritySource {
     levels: Vec<Level>,
-    clock: Arc<dyn Clock>,
-    /// Time after which a waiting message is requeued, because its lease would end.
-    held_max: Option<Span>,
+    /// Wakes the consumer when a message arrives.
+    arrived: Arc<Notify>,
 }
 
-/// The messages of one level. A separate task receives them, because on some brokers a cancelled
-/// receive call requeues its messages.
+/// One level. A separate task receives its messages, because on some brokers a cancelled receive call
+/// requeues its messages.
 struct Level {
     weight: i64,
     credit: i64,
-    arrivals: mpsc::Receiver<Result<ReceivedMessage, Error>>,
-    waiting: VecDeque<(Timestamp, ReceivedMessage)>,
+    waiting: Arc<WaitingMessages>,
     task: AbortHandle,
 }
 
@@ -68,103 +68,175 @@ impl Drop for Level {
     }
 }
 
+/// The maximum time for which messages wait in this process, and what happens to them then.
+pub(crate) struct HoldLimit {
+    /// Maximum time; the leases are longer.
+    pub(crate) time: Span,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Returns a message that waited too long to its queue.
+    pub(crate) give_back: Box<dyn Fn(ReceivedMessage) + Send + Sync>,
+}
+
+/// The messages of a level that have arrived and wait for their turn.
+struct WaitingMessages {
+    state: Mutex<WaitingState>,
+    /// Wakes the task of the level when a message was taken.
+    taken: Notify,
+    arrived: Arc<Notify>,
+    hold_limit: Option<Arc<HoldLimit>>,
+}
+
+#[derive(Default)]
+struct WaitingState {
+    messages: VecDeque<(Timestamp, ReceivedMessage)>,
+    /// The error that ended the task of the level.
+    error: Option<Error>,
+}
+
 impl PrioritySource {
     /// Combines the sources of all levels, the lowest first.
-    pub(crate) fn new(
-        sources: Vec<Box<dyn MessageSource>>,
-        clock: Arc<dyn Clock>,
-        held_max: Option<Span>,
-    ) -> Self {
+    pub(crate) fn new(sources: Vec<Box<dyn MessageSource>>, hold_limit: Option<HoldLimit>) -> Self {
+        let arrived = Arc::new(Notify::new());
+        let hold_limit = hold_limit.map(Arc::new);
         let level = |(source, (_, weight)): (Box<dyn MessageSource>, (u8, i64))| {
-            let (sender, arrivals) = mpsc::channel(1);
-            let task = tokio::spawn(feed(source, sender)).abort_handle();
-            Level { weight, credit: 0, arrivals, waiting: VecDeque::new(), task }
+            let waiting = Arc::new(WaitingMessages {
+                state: Mutex::default(),
+                taken: Notify::new(),
+                arrived: arrived.clone(),
+                hold_limit: hold_limit.clone(),
+            });
+            let task = tokio::spawn(feed(source, waiting.clone())).abort_handle();
+            Level { weight, credit: 0, waiting, task }
         };
         let levels = sources.into_iter().zip(LEVELS).map(level).collect();
-        Self { levels, clock, held_max }
+        Self { levels, arrived }
     }
 
-    /// Takes messages that have arrived. Pending if nothing waits.
-    fn poll_arrivals(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let now = self.clock.now();
-        for level in &mut self.levels {
-            if let Some(held_max) = self.held_max {
-                level.waiting.retain(|(since, _)| now.since(*since) < held_max);
-            }
-            while level.waiting.len() < WAITING_MAX {
-                match level.arrivals.poll_recv(context) {
-                    Poll::Ready(Some(Ok(received))) => level.waiting.push_back((now, received)),
-                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
-                    // The task ended with an error, which an earlier call has returned.
-                    Poll::Ready(None) | Poll::Pending => break,
-                }
-            }
+    /// Takes up to `max` messages that have arrived, in the order of the levels' credit.
+    fn take(&mut self, max: usize) -> Result<Vec<ReceivedMessage>, Error> {
+        let mut states: Vec<_> = self.levels.iter().map(|level| level.waiting.lock()).collect();
+        if let Some(error) = states.iter_mut().find_map(|state| state.error.take()) {
+            return Err(error);
         }
-        match self.levels.iter().all(|level| level.waiting.is_empty()) {
-            true => Poll::Pending,
-            false => Poll::Ready(Ok(())),
+        let mut credits: Vec<_> =
+            self.levels.iter().map(|level| (level.weight, level.credit)).collect();
+        let mut taken = Vec::new();
+        while taken.len() < max.max(1)
+            && let Some(number) = pick(&mut credits, |number| !states[number].messages.is_empty())
+            && let Some((_, received)) = states[number].messages.pop_front()
+        {
+            taken.push(received);
+            self.levels[number].waiting.taken.notify_one();
         }
+        drop(states);
+        for (level, (_, credit)) in self.levels.iter_mut().zip(credits) {
+            level.credit = credit;
+        }
+        Ok(taken)
     }
+}
 
-    /// Takes the message whose turn it is.
-    fn pick(&mut self) -> Option<ReceivedMessage> {
-        let mut total = 0;
-        let mut next: Option<usize> = None;
-        for number in 0..self.levels.len() {
-            let level = &mut self.levels[number];
-            if level.waiting.is_empty() {
-                // Credit is for waiting messages only.
-                level.credit = 0;
-                continue;
-            }
-            level.credit += level.weight;
-            total += level.weight;
-            if next.is_none_or(|next| self.levels[number].credit >= self.levels[next].credit) {
-                next = Some(number);
-            }
+/// Returns the level whose turn it is, of those that have messages. `levels` are their weights and
+/// credits.
+fn pick(levels: &mut [(i64, i64)], has_messages: impl Fn(usize) -> bool) -> Option<usize> {
+    let mut total = 0;
+    let mut next: Option<usize> = None;
+    for number in 0..levels.len() {
+        let (weight, credit) = &mut levels[number];
+        if !has_messages(number) {
+            // Credit is for waiting messages only.
+            *credit = 0;
+            continue;
         }
-        let level = &mut self.levels[next?];
-        level.credit -= total;
-        level.waiting.pop_front().map(|(_, received)| received)
+        *credit += *weight;
+        total += *weight;
+        if next.is_none_or(|next| levels[number].1 >= levels[next].1) {
+            next = Some(number);
+        }
     }
+    levels[next?].1 -= total;
+    next
 }
 
 impl MessageSource for PrioritySource {
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>> {
         async move {
-            std::future::poll_fn(|context| self.poll_arrivals(context)).await?;
-            let mut taken = Vec::new();
-            while taken.len() < max.max(1)
-                && let Some(received) = self.pick()
-            {
-                taken.push(received);
+            loop {
+                let taken = self.take(max)?;
+                if !taken.is_empty() {
+                    return Ok(taken);
+                }
+                self.arrived.notified().await;
             }
-            Ok(taken)
         }
         .boxed()
     }
 }
 
+impl WaitingMessages {
+    fn lock(&self) -> MutexGuard<'_, WaitingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, received: Vec<ReceivedMessage>) {
+        let now = self.hold_limit.as_ref().map_or(Timestamp::ZERO, |limit| limit.clock.now());
+        self.lock().messages.extend(received.into_iter().map(|received| (now, received)));
+        self.arrived.notify_one();
+    }
+
+    fn fail(&self, error: Error) {
+        self.lock().error = Some(error);
+        self.arrived.notify_one();
+    }
+
+    async fn has_room(&self) {
+        while self.lock().messages.len() >= WAITING_MAX {
+            self.taken.notified().await;
+        }
+    }
+
+    /// Gives back messages that wait too long, whether the consumer asks for messages or not.
+    async fn limit_waits(&self) {
+        let Some(limit) = &self.hold_limit else { return pending().await };
+        loop {
+            let now = limit.clock.now();
+            let mut late = Vec::new();
+            let next = {
+                let mut state = self.lock();
+                let is_late = |(since, _): &mut (Timestamp, _)| now.since(*since) >= limit.time;
+                while let Some((_, received)) = state.messages.pop_front_if(is_late) {
+                    late.push(received);
+                }
+                state
+                    .messages
+                    .front()
+                    .map_or(limit.time, |(since, _)| (*since + limit.time).since(now))
+            };
+            if !late.is_empty() {
+                self.taken.notify_one();
+            }
+            late.into_iter().for_each(&limit.give_back);
+            tokio::time::sleep(Duration::from(next).max(Duration::from_millis(1))).await;
+        }
+    }
+}
+
 /// Receives the messages of a level until the consumer is dropped or an error occurs that an
 /// operator has to fix.
-async fn feed(
-    mut source: Box<dyn MessageSource>,
-    arrivals: mpsc::Sender<Result<ReceivedMessage, Error>>,
-) {
-    loop {
-        match source.next(RECEIVE_MAX).await {
-            Ok(received) => {
-                for received in received {
-                    if arrivals.send(Ok(received)).await.is_err() {
-                        return;
-                    }
-                }
-            }
-            Err(error) => {
-                let _ = arrivals.send(Err(error)).await;
-                return;
+async fn feed(mut source: Box<dyn MessageSource>, waiting: Arc<WaitingMessages>) {
+    let receive = async {
+        loop {
+            waiting.has_room().await;
+            match source.next(RECEIVE_MAX).await {
+                Ok(received) => waiting.push(received),
+                Err(error) => return waiting.fail(error),
             }
         }
+    };
+    let (mut receive, mut limit_waits) = (pin!(receive), pin!(waiting.limit_waits()));
+    tokio::select! {
+        () = &mut receive => limit_waits.await,
+        () = &mut limit_waits => {}
     }
 }
 
@@ -223,14 +295,10 @@ mod tests {
     /// Counts how many of 210 messages are of each level. All levels that have messages have some
     /// waiting when each is taken.
     async fn shares(sources: Vec<Box<dyn MessageSource>>) -> [usize; 3] {
-        let mut source = PrioritySource::new(sources, Arc::new(WallClock), None);
-        let is_filled =
-            |source: &PrioritySource| source.levels.iter().all(|level| level.waiting.len() > 5);
+        let mut source = PrioritySource::new(sources, None);
         let mut counts = [0; 3];
         for _ in 0..210 {
-            while !is_filled(&source) {
-                let poll = |context: &mut Context<'_>| Poll::Ready(source.poll_arrivals(context));
-                let _ = std::future::poll_fn(poll).await;
+            while !source.levels.iter().all(|level| level.waiting.lock().messages.len() > 5) {
                 tokio::task::yield_now().await;
             }
             for received in source.next(1).await.expect("received") {
@@ -250,10 +318,34 @@ mod tests {
     async fn a_level_without_messages_costs_the_others_nothing() {
         let sources: Vec<Box<dyn MessageSource>> =
             vec![Box::new(Endless(0)), Box::new(Empty), Box::new(Empty)];
-        let mut source = PrioritySource::new(sources, Arc::new(WallClock), None);
+        let mut source = PrioritySource::new(sources, None);
         for _ in 0..50 {
             assert_eq!(source.next(1).await.expect("received").len(), 1);
         }
+    }
+
+    /// Nobody asks for messages while all workers are busy, and their leases would end meanwhile.
+    #[tokio::test]
+    async fn messages_that_wait_too_long_are_given_back_without_a_consumer() {
+        let time = Span::from_millis(50);
+        let (given_back, mut returns) = tokio::sync::mpsc::unbounded_channel();
+        let hold_limit = HoldLimit {
+            time,
+            clock: Arc::new(WallClock),
+            give_back: Box::new(move |_| {
+                let _ = given_back.send(WallClock.now());
+            }),
+        };
+        let start = WallClock.now();
+        let sources: Vec<Box<dyn MessageSource>> =
+            vec![Box::new(Endless(0)), Box::new(Empty), Box::new(Empty)];
+        let source = PrioritySource::new(sources, Some(hold_limit));
+        // More than fit at once: the room is filled again.
+        for _ in 0..3 * WAITING_MAX {
+            let at = returns.recv().await.expect("the source exists");
+            assert!(at.since(start) >= time);
+        }
+        drop(source);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use futures_util::future::join_all;
 use sluicegate_core::time::Clock;
@@ -16,7 +17,7 @@ use crate::broker::{
 use crate::consumer::Consumer;
 use crate::dead_letter::{DeadLetterFilter, DeadLetters};
 use crate::peek::{self, FoundMessage, SearchCoverage, Visit};
-use crate::priority::{self, PrioritySource};
+use crate::priority::{self, HoldLimit, PrioritySource};
 use crate::stats::{QueueStats, StatsCounters};
 use crate::{Delivery, DeliveryTime, Error, JobId, Message, MessageId, WallClock};
 
@@ -44,6 +45,9 @@ pub struct Options {
     /// Maximum age of a message since it was first sent; an older one becomes a dead letter.
     /// Default: none.
     pub age_max: Option<Span>,
+    /// Number of redeliveries since the last retry, after which a message becomes a dead letter instead
+    /// of being delivered once more. Default: 20.
+    pub redeliveries_max: u32,
     /// Time for which a second message with the same job id is not sent again. Default: zero, which
     /// turns it off.
     pub deduplication: Span,
@@ -61,6 +65,7 @@ impl Default for Options {
             priorities: false,
             size_max: None,
             age_max: None,
+            redeliveries_max: 20,
             deduplication: Span::ZERO,
             clock: Arc::new(WallClock),
         }
@@ -78,6 +83,7 @@ impl fmt::Debug for Options {
             .field("priorities", &self.priorities)
             .field("size_max", &self.size_max)
             .field("age_max", &self.age_max)
+            .field("redeliveries_max", &self.redeliveries_max)
             .field("deduplication", &self.deduplication)
             .finish_non_exhaustive()
     }
@@ -99,6 +105,9 @@ pub(crate) struct Inner {
     pub(crate) visibility: Span,
     pub(crate) size_max: Option<usize>,
     pub(crate) age_max: Option<Span>,
+    pub(crate) redeliveries_max: u32,
+    /// True while consumers can't publish redelivered messages again; they log it once.
+    pub(crate) settling_fails: AtomicBool,
     pub(crate) deduplication: Span,
     pub(crate) fields: BodyFields,
     pub(crate) clock: Arc<dyn Clock>,
@@ -126,6 +135,8 @@ impl Queue {
             visibility: options.visibility,
             size_max: options.size_max,
             age_max: options.age_max,
+            redeliveries_max: options.redeliveries_max,
+            settling_fails: AtomicBool::new(false),
             deduplication: options.deduplication,
             fields: BodyFields { job: options.job_field, kind: options.type_field },
             clock: options.clock,
@@ -136,7 +147,7 @@ impl Queue {
 
     /// Returns the name of the queue.
     pub fn name(&self) -> &str {
-        self.inner.live.name()
+        self.inner.name()
     }
 
     /// Returns the name of its dead-letter queue.
@@ -297,12 +308,23 @@ impl Queue {
             1 => sources.remove(0),
             _ => {
                 let is_timed = matches!(self.capabilities().lease, LeaseKind::Timed(_));
-                let half = Span::from_micros(options.visibility.as_micros() / 2);
-                let clock = inner.clock.clone();
-                Box::new(PrioritySource::new(sources, clock, is_timed.then_some(half)))
+                let hold_limit = is_timed.then(|| self.hold_limit(options.visibility));
+                Box::new(PrioritySource::new(sources, hold_limit))
             }
         };
         Ok(Consumer::new(self.clone(), source))
+    }
+
+    /// Returns messages that waited in the process for half of their lease. They were not handed out,
+    /// so that is not counted as a redelivery.
+    fn hold_limit(&self, lease: Span) -> HoldLimit {
+        let (queue, clock) = (self.clone(), self.inner.clock.clone());
+        let give_back = move |received| {
+            let delivery = Delivery::new(queue.clone(), received, queue.inner.clock.now());
+            tokio::spawn(delivery.requeue());
+        };
+        let time = Span::from_micros(lease.as_micros() / 2);
+        HoldLimit { time, clock, give_back: Box::new(give_back) }
     }
 
     /// Takes over a delivery that any process received: see [`Broker::resume`].
@@ -434,6 +456,11 @@ impl fmt::Debug for Queue {
 }
 
 impl Inner {
+    /// Returns the name of the queue.
+    pub(crate) fn name(&self) -> &str {
+        self.live.name()
+    }
+
     /// Returns the level of a priority.
     fn level(&self, priority: u8) -> usize {
         priority::level_of(priority).min(self.levels.len() - 1)

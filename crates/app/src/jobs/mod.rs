@@ -15,8 +15,8 @@ use sluicegate_config::{self as config, Config};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Limit, Span};
-use sluicegate_dispatch::{Backoff, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
-use sluicegate_queue::{Capabilities, LeaseKind, Queue, WallClock};
+use sluicegate_dispatch::{Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
+use sluicegate_queue::{Backoff, Capabilities, LeaseKind, Queue, REDELIVERY_DELAY_MAX, WallClock};
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use tokio::task::JoinSet;
@@ -31,8 +31,6 @@ pub(crate) use client_jobs::ClientJobs;
 pub(crate) use depth_poller::DepthPoller;
 use progress::ProviderRates;
 
-/// Longest delay of a message whose target queue can't be used.
-const POSTPONED_MAX: Span = Span::from_secs(5);
 /// Default number of messages that a worker fetches beyond those in progress.
 const PREFETCH: u16 = 1;
 /// Maximum number of booked messages that a worker fetches because they are due soon.
@@ -190,7 +188,7 @@ impl Jobs {
             targets.push(queue);
         }
         let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
-        source.prepare_delays(&[], longest.max(POSTPONED_MAX)).await?;
+        source.prepare_delays(&[], longest.max(REDELIVERY_DELAY_MAX)).await?;
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
     }
@@ -214,7 +212,7 @@ impl Jobs {
         let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
         let pause = config.learn.map_or(Span::ZERO, |learn| learn.pause_max);
         let longest = pause.max(booked.unwrap_or_default()).max(config.backoff_to);
-        jobs.prepare_delays(&[], longest).await?;
+        jobs.prepare_delays(&[], longest.max(REDELIVERY_DELAY_MAX)).await?;
         let options = worker::Options {
             provider: config.provider.clone(),
             estimate: config.estimate,

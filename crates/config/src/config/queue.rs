@@ -28,6 +28,9 @@ pub struct QueueOptions {
     pub size_max: Option<ByteSize>,
     /// Maximum age of a message; an older one becomes a dead letter. Default: none.
     pub age_max: Option<Span>,
+    /// Number of redeliveries since the last retry, after which a message becomes a dead letter instead
+    /// of being delivered once more. Default: 20, as RabbitMQ's quorum queues have it.
+    pub redeliveries_max: u32,
     /// Time for which a job id is not sent twice to the same queue. Default: 0, which turns it off.
     pub deduplication: Span,
     /// HTTP API for producers and consumers.
@@ -45,6 +48,7 @@ impl Default for QueueOptions {
             priorities: false,
             size_max: None,
             age_max: None,
+            redeliveries_max: 20,
             deduplication: Span::ZERO,
             api: QueueApiOptions::default(),
         }

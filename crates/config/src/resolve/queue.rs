@@ -12,7 +12,7 @@ use crate::config::{
 use crate::raw::Value;
 use crate::report::Report;
 
-const ALL: [&str; 10] = [
+const ALL: [&str; 11] = [
     "kind",
     "visibility",
     "job_id",
@@ -21,6 +21,7 @@ const ALL: [&str; 10] = [
     "priorities",
     "size_max",
     "age_max",
+    "redeliveries_max",
     "deduplication",
     "api",
 ];
@@ -88,6 +89,7 @@ pub(super) fn queue(item: Item<'_>, env: Env<'_>, report: &mut Report) -> QueueO
         priorities: fields.read("priorities", default.priorities, report, scalar::boolean),
         size_max: fields.read_some("size_max", report, scalar::size),
         age_max: fields.read_some("age_max", report, age_max),
+        redeliveries_max: redeliveries_max(&fields, default.redeliveries_max, report),
         deduplication: deduplication(&fields, &broker, report),
         broker,
         visibility: fields.read("visibility", default.visibility, report, |item, report| {
@@ -226,6 +228,13 @@ fn refuse_others(fields: &Fields<'_>, chosen: QueueKind, report: &mut Report) {
         );
         item.fail(report, message, "remove it, or change kind");
     }
+}
+
+fn redeliveries_max(fields: &Fields<'_>, default: u32, report: &mut Report) -> u32 {
+    let read = |item: &Item<'_>, report: &mut Report| {
+        scalar::whole(item, report, 1..=1_000).and_then(|number| u32::try_from(number).ok())
+    };
+    fields.read("redeliveries_max", default, report, read)
 }
 
 fn age_max(item: &Item<'_>, report: &mut Report) -> Option<Span> {

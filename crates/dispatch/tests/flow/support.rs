@@ -13,11 +13,13 @@ use sluicegate_core::time::Clock;
 use sluicegate_core::{Decision, Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_dispatch::handler::{FailureKind, Output};
 use sluicegate_dispatch::{
-    Backoff, DelayMode, Dispatch, Dispatcher, Handler, HandlerResult, Job, JobFailure, JobSuccess,
+    DelayMode, Dispatch, Dispatcher, Handler, HandlerResult, Job, JobFailure, JobSuccess,
     JobTracker, LearnOptions, Metrics, PROVIDER, RateLimitInfo, Stop, Strategy, TIER, Tier, Worker,
     worker,
 };
-use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock};
+use sluicegate_queue::{
+    Backoff, DeliveryTime, Embedded, JobId, Message, Options, Queue, WallClock,
+};
 use sluicegate_service::metrics::Registry;
 use sluicegate_service::{ChangeEvent, DecisionEvent, Observer, Operation, Service};
 use sluicegate_store::memory::Capacity;

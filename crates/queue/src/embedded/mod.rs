@@ -50,7 +50,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     depth: true,
     priorities: true,
     size_max: SIZE_MAX,
-    counts_redeliveries: false,
+    counts_returns: false,
     creation_flush: Span::ZERO,
     atomic_relay: true,
 };

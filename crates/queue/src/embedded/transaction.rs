@@ -44,9 +44,9 @@ static LEASED: QueueSql =
 static NEXT: QueueSql = both!("SELECT min(ready_at) FROM $t WHERE queue = ?1 AND priority = ?2");
 static DELETE: QueueSql = both!("DELETE FROM $t WHERE id = ?1 AND fence = ?2");
 static DELETE_CONTENT: QueueSql = both!("DELETE FROM $t_content WHERE id = ?1");
-static REQUEUE: QueueSql = both!(
-    "UPDATE $t SET ready_at = due, leased = 0, returns = returns + 1 WHERE id = ?1 AND fence = ?2"
-);
+/// Column `returns` counts leases that ended, but not messages that a consumer returned.
+static REQUEUE: QueueSql =
+    both!("UPDATE $t SET ready_at = due, leased = 0 WHERE id = ?1 AND fence = ?2");
 static EXTEND: QueueSql =
     both!("UPDATE $t SET ready_at = ?3 WHERE id = ?1 AND fence = ?2 AND leased = 1");
 static INSERT_CONTENT: QueueSql =
@@ -492,10 +492,7 @@ pub(super) fn leased(
     let mut statement = reader.prepare_cached(LEASED.of(dead))?;
     let row = statement.query_row(params![leased.id, leased.fence, queue], row::read).optional()?;
     // The lease in progress is no redelivery yet.
-    Ok(row.map(|(_, incoming)| RawMessage {
-        redeliveries: incoming.redeliveries.saturating_sub(1),
-        ..incoming
-    }))
+    Ok(row.map(|(_, incoming)| RawMessage { is_redelivered: false, ..incoming }))
 }
 
 /// Returns a random number that identifies a lease across all processes.

@@ -76,7 +76,7 @@ pub(super) fn read(received: &ReceivedMessage) -> RawMessage {
         headers: attributes,
         envelope,
         foreign_id: (!message_id.is_empty()).then_some(message_id),
-        redeliveries: u32::try_from(received.delivery_attempt - 1).unwrap_or_default(),
+        is_redelivered: received.delivery_attempt > 1,
     }
 }
 

@@ -57,7 +57,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     depth: false,
     priorities: false,
     size_max: SIZE_MAX,
-    counts_redeliveries: true,
+    counts_returns: true,
     creation_flush: Span::ZERO,
     atomic_relay: false,
 };

@@ -193,7 +193,7 @@ impl Broker for RabbitMq {
             depth: true,
             priorities: false,
             size_max: SIZE_MAX,
-            counts_redeliveries: true,
+            counts_returns: true,
             creation_flush: self.options.creation_flush,
             atomic_relay: false,
         }

@@ -98,13 +98,15 @@ pub(super) fn read(delivery: &mut Delivery) -> RawMessage {
         kind: owned(properties.kind()),
         priority: properties.priority().unwrap_or_default().min(Message::PRIORITY_MAX),
         foreign_id: owned(properties.message_id()),
-        redeliveries: u32::from(delivery.redelivered),
+        is_redelivered: delivery.redelivered,
         ..RawMessage::default()
     };
     let headers = properties.headers().as_ref().map(FieldTable::inner);
     for (name, value) in headers.into_iter().flatten() {
         match (name.as_str(), text(value)) {
-            ("x-delivery-count", _) => incoming.redeliveries = number(value).unwrap_or(1),
+            ("x-delivery-count", _) => {
+                incoming.is_redelivered |= number(value).unwrap_or(1) > 0;
+            }
             (envelope::HEADER, value) => incoming.envelope = value,
             (name, Some(value)) if !is_broker_header(name) => {
                 incoming.headers.insert(name.to_owned(), value);

@@ -212,7 +212,7 @@ impl LeaseTable {
                 }
                 Some(delivery) => {
                     self.mark_ended(id);
-                    drop(delivery);
+                    delivery.abandon();
                 }
             }
         }

@@ -15,7 +15,7 @@ const SERVICE_BUS: &str = "http://schemas.microsoft.com/netservices/2010/10/serv
 const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 /// Number of deliveries after which Service Bus moves a message to the dead-letter subqueue. High: a
-/// message that was returned once is sent again, so only processes that die reach it.
+/// redelivered or returned message is sent again, so our consumers do not reach it.
 const DELIVERIES_MAX: u32 = 100;
 /// Maximum lock duration.
 const LOCK_MAX: Span = Span::from_secs(300);

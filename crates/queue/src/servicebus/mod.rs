@@ -70,7 +70,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     browse: true,
     priorities: false,
     size_max: SIZE_MAX,
-    counts_redeliveries: true,
+    counts_returns: true,
     creation_flush: Span::ZERO,
     atomic_relay: false,
 };

@@ -57,10 +57,15 @@ pub(super) fn size(message: &Message) -> usize {
     message.body.len() + headers + envelope::write(message).len() + OVERHEAD
 }
 
-/// Returns the message id: the job and the hop, or a hash of them if they are too long. It is the same
-/// for the same message, so that a queue that detects duplicates recognises it.
+/// Returns the message id: the job, the hop and the copy, or a hash of them if they are too long. It is
+/// the same for the same message, so that a queue that detects duplicates recognises it, and another
+/// one for each copy, which such a queue would drop otherwise.
 fn message_id(message: &Message) -> String {
-    let id = message.id().to_string();
+    let id = match message.meta.copy {
+        0 => message.id().to_string(),
+        // No other id ends like this: a hop is a number.
+        copy => format!("{}#{copy}", message.id()),
+    };
     if id.len() <= ID_MAX {
         return id;
     }
@@ -120,7 +125,7 @@ pub(super) fn read(native: Native<Body<Value>>) -> NativeMessage {
         content_type: properties.content_type.as_ref().map(|kind| kind.as_str().to_owned()),
         kind: properties.subject.clone(),
         foreign_id: properties.message_id.as_ref().and_then(id),
-        redeliveries: native.header.map_or(0, |header| header.delivery_count),
+        is_redelivered: native.header.is_some_and(|header| header.delivery_count > 0),
         ..RawMessage::default()
     };
     let mut others = BTreeMap::new();

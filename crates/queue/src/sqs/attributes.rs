@@ -110,7 +110,7 @@ pub(super) fn read(native: &Native) -> RawMessage {
         headers: texts,
         envelope,
         foreign_id: native.message_id.clone(),
-        redeliveries: received.unwrap_or(1).saturating_sub(1),
+        is_redelivered: received.is_some_and(|received| received > 1),
     }
 }
 

@@ -46,10 +46,10 @@ fn pubsub_itself_moves_a_message_that_was_delivered_a_hundred_times() {
             wait: sluicegate_queue::broker::ConsumeOptions::WAIT_MAX,
         };
         let mut source = broker.consume(&name, options).await.expect("a source");
-        for redeliveries in 0..100 {
+        for number in 0..100 {
             let mut received = source.next(1).await.expect("received");
             let received = received.pop().expect("one");
-            assert_eq!(received.incoming.redeliveries, redeliveries);
+            assert_eq!(received.incoming.is_redelivered, number > 0);
             received.receipt.requeue().await.expect("requeued");
         }
         let letters = async || {

@@ -73,25 +73,19 @@ pub(crate) struct QueueBench<S> {
 impl<S: QueueSubject> QueueBench<S> {
     /// Creates a queue whose leases never expire, however slow the machine is.
     pub(crate) async fn new() -> Self {
-        Self::with_leases_of(LEASE).await
+        Self::with_options(|_| {}).await
     }
 
     /// Creates a queue with other options.
     pub(crate) async fn with_options(change: impl FnOnce(&mut Options)) -> Self {
         let subject = S::fresh();
-        let queue = open_with(&subject, LEASE, change).await;
+        let queue = open_with(&subject, change).await;
         Self { subject, queue }
     }
 
     /// Creates a queue whose leases expire.
     pub(crate) async fn with_leases_that_end() -> Self {
-        Self::with_leases_of(S::VISIBILITY).await
-    }
-
-    async fn with_leases_of(visibility: Span) -> Self {
-        let subject = S::fresh();
-        let queue = open_with(&subject, visibility, |_| {}).await;
-        Self { subject, queue }
+        Self::with_options(|options| options.visibility = S::VISIBILITY).await
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -141,19 +135,15 @@ impl<S: QueueSubject> QueueBench<S> {
 
 /// Creates a queue with a unique name.
 pub(crate) async fn open<S: QueueSubject>(subject: &S) -> Queue {
-    open_with(subject, LEASE, |_| {}).await
+    open_with(subject, |_| {}).await
 }
 
-async fn open_with<S: QueueSubject>(
-    subject: &S,
-    visibility: Span,
-    change: impl FnOnce(&mut Options),
-) -> Queue {
+async fn open_with<S: QueueSubject>(subject: &S, change: impl FnOnce(&mut Options)) -> Queue {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("suite-{}-{number}", std::process::id());
     let mut options = Options {
-        visibility,
+        visibility: LEASE,
         job_field: Some("AnalysisId".to_owned()),
         type_field: Some("type".to_owned()),
         clock: subject.clock(),
@@ -222,6 +212,7 @@ macro_rules! queue_suite {
             requeueing_again_and_again_loses_nothing
             a_cancelled_receive_loses_nothing
             a_lease_that_ends_is_delivered_again
+            a_message_that_nobody_settles_becomes_a_dead_letter
             extending_keeps_a_delivery_from_others
             work_that_takes_longer_than_its_lease_stays_ours
             two_consumers_share_a_queue
