@@ -58,7 +58,7 @@ pub enum LogError {
         limit: String,
     },
     /// A time that can't be represented.
-    #[error("{key}: {micros}us after 1970 is too late: the maximum is the year 2255")]
+    #[error("{key}: time {micros} µs is after the maximum, 2255-06-05T23:47:34Z")]
     Time {
         /// The key.
         key: Box<str>,

@@ -33,11 +33,11 @@ const AGAIN: Duration = Duration::from_millis(500);
 pub struct Admission {
     facts: Facts,
     replayed: bool,
-    held: Option<Held>,
+    open: Option<OpenAdmission>,
 }
 
 /// An admission that has to be ended.
-struct Held {
+struct OpenAdmission {
     shared: Arc<Shared>,
     handle: AdmissionHandle,
     renewal: Option<AbortHandle>,
@@ -48,15 +48,15 @@ struct Held {
 impl Admission {
     pub(crate) fn new(shared: &Arc<Shared>, outcome: AllowedOutcome) -> Self {
         let AllowedOutcome { facts, replayed, handle, lease } = outcome;
-        let held = handle.map(|handle| {
+        let open = handle.map(|handle| {
             let runtime = Runtime::try_current().ok();
             let renewal = lease.zip(runtime.as_ref()).map(|(lease, runtime)| {
                 let renewal = renew(shared.clone(), handle.clone(), lease);
                 runtime.spawn(renewal).abort_handle()
             });
-            Held { shared: shared.clone(), handle, renewal, runtime }
+            OpenAdmission { shared: shared.clone(), handle, renewal, runtime }
         });
-        Self { facts, replayed, held }
+        Self { facts, replayed, open }
     }
 
     /// Returns every limit that was checked.
@@ -82,9 +82,9 @@ impl Admission {
     /// Replaces the estimate with the actual cost, and frees the concurrency slots. After an error
     /// the admission is released.
     pub async fn settle(mut self, cost: Cost) -> Result<Settlement, Error> {
-        let Some(held) = &self.held else { return Ok(Settlement::default()) };
-        let settled = held.shared.backend.settle(&held.handle, &cost).await?;
-        held.shared.counters.count_unsettled_unless(settled.recorded);
+        let Some(open) = &self.open else { return Ok(Settlement::default()) };
+        let settled = open.shared.backend.settle(&open.handle, &cost).await?;
+        open.shared.counters.count_unsettled_unless(settled.recorded);
         self.forget();
         Ok(settled)
     }
@@ -101,9 +101,9 @@ impl Admission {
     }
 
     async fn end(mut self, how: EndMode) -> Result<(), Error> {
-        let Some(held) = &self.held else { return Ok(()) };
-        let recorded = held.shared.backend.end(&held.handle, how).await?;
-        held.shared.counters.count_unsettled_unless(recorded);
+        let Some(open) = &self.open else { return Ok(()) };
+        let recorded = open.shared.backend.end(&open.handle, how).await?;
+        open.shared.counters.count_unsettled_unless(recorded);
         self.forget();
         Ok(())
     }
@@ -111,8 +111,8 @@ impl Admission {
     /// Settles or releases the admission in the background.
     #[cfg(feature = "tower")]
     pub(crate) fn finish(mut self, actual: Option<Cost>) {
-        if let Some(held) = self.held.take() {
-            held.finish(actual);
+        if let Some(open) = self.open.take() {
+            open.finish(actual);
         }
     }
 
@@ -122,13 +122,13 @@ impl Admission {
 
     /// Drops the handle of an admission that has ended.
     fn forget(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.stop_renewal();
+        if let Some(open) = self.open.take() {
+            open.stop_renewal();
         }
     }
 }
 
-impl Held {
+impl OpenAdmission {
     fn stop_renewal(&self) {
         if let Some(renewal) = &self.renewal {
             renewal.abort();
@@ -167,19 +167,19 @@ impl Held {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            held.finish(None);
+        if let Some(open) = self.open.take() {
+            open.finish(None);
         }
     }
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { facts, replayed, held } = self;
+        let Self { facts, replayed, open } = self;
         f.debug_struct("Admission")
             .field("scopes", &facts.scopes)
             .field("replayed", replayed)
-            .field("held", &held.is_some())
+            .field("open", &open.is_some())
             .finish()
     }
 }

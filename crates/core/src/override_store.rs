@@ -37,7 +37,7 @@ pub struct OverridesVersion(pub u64);
 pub struct StoredOverrides {
     /// Time of the read, by the clock of the store.
     pub at: Timestamp,
-    /// Version at that time.
+    /// Version when `texts` was read.
     pub version: OverridesVersion,
     /// The overrides, in no particular order.
     pub texts: Vec<String>,

@@ -439,11 +439,11 @@ fn rejection(reason: &str, causes: &[String]) -> DeadLetterReason {
 enum DispatchError {
     /// The message can never be forwarded.
     Rejected(DeadLetterReason),
-    /// The limiter gave no decision: ask again after this time.
+    /// The limiter gave no decision: retry after this delay.
     Again(Span),
-    /// The limit admits the message after this time.
+    /// The limit admits the message after this delay.
     Later(Span),
-    /// The queue of the provider can't be used: try it after this time.
+    /// The queue of the provider can't be used: retry after this delay.
     Paused(Span),
 }
 

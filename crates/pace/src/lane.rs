@@ -142,7 +142,7 @@ struct Waiter<W: PacedWork> {
     since: Timestamp,
     /// Time until which the request waits.
     until: Timestamp,
-    tell: oneshot::Sender<Told<W>>,
+    sender: oneshot::Sender<WaiterMessage<W>>,
 }
 
 /// A turn that is being booked, waited for or claimed.
@@ -154,7 +154,7 @@ struct PendingTurn {
 }
 
 /// The message to a waiting request.
-enum Told<W: PacedWork> {
+enum WaiterMessage<W: PacedWork> {
     Go(W::Admission, StartWindow),
     /// A request of a shorter flow took the place.
     Displaced,
@@ -270,10 +270,10 @@ where
         hint: Span,
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
-        let (waiter, told) = self.waiter(patience);
+        let (waiter, receiver) = self.waiter(patience);
         let since = waiter.since;
         let place = self.enter(flow, hint, patience, waiter)?;
-        self.wait_in(place, flow, (since, told), patience).await
+        self.wait_in(place, flow, (since, receiver), patience).await
     }
 
     /// Waits for another turn after one was missed, for at most `patience`. Such a request goes
@@ -282,10 +282,10 @@ where
         self: &Arc<Self>,
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
-        let (waiter, told) = self.waiter(patience);
+        let (waiter, receiver) = self.waiter(patience);
         let since = waiter.since;
         let place = self.come_back(waiter);
-        self.wait_in(place, "", (since, told), patience).await
+        self.wait_in(place, "", (since, receiver), patience).await
     }
 
     fn come_back(self: &Arc<Self>, waiter: Waiter<W>) -> Place {
@@ -295,28 +295,28 @@ where
         place
     }
 
-    fn waiter(&self, patience: Duration) -> (Waiter<W>, oneshot::Receiver<Told<W>>) {
-        let (tell, told) = oneshot::channel();
+    fn waiter(&self, patience: Duration) -> (Waiter<W>, oneshot::Receiver<WaiterMessage<W>>) {
+        let (sender, receiver) = oneshot::channel();
         let since = self.pacer.service().now();
-        (Waiter { since, until: since + Span::from(patience), tell }, told)
+        (Waiter { since, until: since + Span::from(patience), sender }, receiver)
     }
 
     async fn wait_in(
         &self,
         place: Place,
         flow: &str,
-        (since, told): (Timestamp, oneshot::Receiver<Told<W>>),
+        (since, receiver): (Timestamp, oneshot::Receiver<WaiterMessage<W>>),
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
         let _leaving = Leaving { lane: self, place };
-        match timeout(patience, told).await {
-            Ok(Ok(Told::Go(admission, window))) => {
+        match timeout(patience, receiver).await {
+            Ok(Ok(WaiterMessage::Go(admission, window))) => {
                 let took = self.pacer.service().now().since(since);
                 Ok(Waited { admission, window, took })
             }
-            Ok(Ok(Told::Closed(error))) => Err(error),
+            Ok(Ok(WaiterMessage::Closed(error))) => Err(error),
             // The request was displaced, it timed out, or the task ended with its runtime.
-            Ok(Ok(Told::Displaced) | Err(_)) | Err(_) => Err(self.error(flow, since)),
+            Ok(Ok(WaiterMessage::Displaced) | Err(_)) | Err(_) => Err(self.error(flow, since)),
         }
     }
 
@@ -364,8 +364,8 @@ where
             EnterResult::InPlaceOf(place, other) => (place, Some(other)),
         };
         self.wake(state);
-        if let Some(Waiter { tell, .. }) = displaced {
-            let _ = tell.send(Told::Displaced);
+        if let Some(Waiter { sender, .. }) = displaced {
+            let _ = sender.send(WaiterMessage::Displaced);
         }
         Ok(place)
     }
@@ -506,19 +506,19 @@ where
         match result {
             TurnResult::Quit => {}
             TurnResult::Go(admission, window) => {
-                let mut told = Told::Go(admission, window);
+                let mut message = WaiterMessage::Go(admission, window);
                 // A request that is gone by now leaves the turn to the next one.
                 while let Some(waiter) = state.queue.next() {
-                    match waiter.tell.send(told) {
+                    match waiter.sender.send(message) {
                         Ok(()) => return,
-                        Err(unused) => told = unused,
+                        Err(unused) => message = unused,
                     }
                 }
                 // No request is left. The dropped admission is given back.
             }
             TurnResult::Closed(error) => {
                 for waiter in state.queue.clear() {
-                    let _ = waiter.tell.send(Told::Closed(error.clone()));
+                    let _ = waiter.sender.send(WaiterMessage::Closed(error.clone()));
                 }
             }
         }
@@ -529,7 +529,7 @@ where
         let Some(backlogs) = backlogs else { return };
         let too_long = self.lock().hear(&backlogs, self.pacer.service().now());
         for (waiter, wait) in too_long {
-            let _ = waiter.tell.send(Told::Closed(WaitError::Limited(wait)));
+            let _ = waiter.sender.send(WaiterMessage::Closed(WaitError::Limited(wait)));
         }
     }
 

@@ -39,7 +39,7 @@ pub struct UpstreamResponse<'a> {
     pub at: Timestamp,
 }
 
-/// Conditions for a reaction.
+/// Threshold and refusal count that decide the advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdviceContext {
     /// Number of remaining requests below which a window counts as used up. 1 reacts only if

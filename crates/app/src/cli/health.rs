@@ -52,7 +52,7 @@ impl Health {
                  with --url"
             )
         })?;
-        let text = response.body_mut().read_to_string().context("the response was cut off")?;
+        let text = response.body_mut().read_to_string().context("can't read the whole response")?;
         print(text.trim_end());
         Ok(response.status().is_success())
     }

@@ -243,7 +243,7 @@ impl ServiceClient {
     /// Reads the body of a response; an error status is an error.
     fn answer(&self, response: &mut ureq::http::Response<ureq::Body>) -> anyhow::Result<Value> {
         let status = response.status();
-        let text = response.body_mut().read_to_string().context("the response was cut off")?;
+        let text = response.body_mut().read_to_string().context("can't read the whole response")?;
         let answer: Value = serde_json::from_str(&text).with_context(|| {
             let url = &self.url;
             format!("{url} answered {status} with a body that is not JSON: is it Sluicegate?")

@@ -143,7 +143,7 @@ fn idle_parts(roles: &[Role], config: &Config) -> anyhow::Result<()> {
     }
     if !roles.contains(&Role::Limiter) {
         for section in missing {
-            warn!(section, "--only names a part that the configuration does not have");
+            warn!(section, "--only: section missing in the configuration");
         }
     }
     Ok(())

@@ -92,7 +92,7 @@ struct Printer {
 
 /// Reason why the stream of a connection ended.
 enum StreamEnd {
-    /// The reader of our output is gone, or enough was printed.
+    /// Standard output was closed, or the requested number of lines was printed.
     Finished,
     /// The connection is lost.
     Lost(anyhow::Error),
@@ -169,7 +169,9 @@ impl Printer {
         loop {
             line.clear();
             match stream.read_line(&mut line) {
-                Ok(0) => return StreamEnd::Lost(anyhow::anyhow!("the service closed it")),
+                Ok(0) => {
+                    return StreamEnd::Lost(anyhow::anyhow!("the service closed the event stream"));
+                }
                 Ok(_) => {}
                 Err(error) => return StreamEnd::Lost(error.into()),
             }

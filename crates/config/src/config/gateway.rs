@@ -242,7 +242,7 @@ pub enum WaitOrder {
     Fair {
         /// The dimension; requests without it share one queue.
         by: String,
-        /// Number of requests per turn, by value. Default: 1.
+        /// Requests that each value may start per round. Default: 1.
         weights: HashMap<String, u32>,
         /// Priority by value; higher ones go first. Default: 0.
         priorities: HashMap<String, u8>,

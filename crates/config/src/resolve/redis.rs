@@ -58,7 +58,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<RedisEndpoint>, &'static str> {
     Ok(servers)
 }
 
-/// Reads `true` or `false`, as a variable that turns on the cluster mode has them.
+/// Parses `REDIS_CLUSTER_MODE`, or an option that contains its value.
 pub(super) fn cluster_mode(text: &str) -> Option<bool> {
     match text {
         "true" | "True" | "TRUE" => Some(true),

@@ -194,7 +194,7 @@ impl<'r> RuleIndex<'r> {
         Self { rules: HashMap::new(), rule_counts, with_affixes }
     }
 
-    /// Adds a rule where every rule that implies it will look.
+    /// Indexes a rule by its rarest condition, so that stricter rules find it.
     fn add(&mut self, number: usize, facts: &MatchFacts<'r>) {
         let rule_count = |needs: &Vec<Condition<'r>>| {
             needs.iter().filter_map(|need| self.rule_counts.get(need)).max().copied().unwrap_or(0)

@@ -81,7 +81,7 @@ impl BucketQuota {
 /// State of a token bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// Time at which everything taken has drained, in nanoseconds since the epoch.
+    /// Time at which the bucket is unused again, in nanoseconds since the epoch.
     empty_at_ns: u64,
     /// Latest time for which an amount was taken or booked.
     latest: Timestamp,

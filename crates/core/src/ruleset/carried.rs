@@ -30,7 +30,7 @@ pub struct FormerLimit {
     pub rule: String,
     /// The limit.
     pub limit: Limit,
-    /// Time at which none of its usage counts any more.
+    /// Time at which all of its usage has left the window.
     pub until: Timestamp,
 }
 

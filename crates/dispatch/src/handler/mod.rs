@@ -39,10 +39,9 @@ pub trait Handler: Send + Sync {
     }
 }
 
-/// The preparation of a call, which ends when this is dropped.
+/// A connection reserved for a call, if its handler needs one; returned to its pool on drop.
 #[derive(Default)]
 pub struct PreparedCall {
-    /// A connection that is kept from other calls; it goes back to its pool when this is dropped.
     connection: Option<ReadyConnection>,
 }
 

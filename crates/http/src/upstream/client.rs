@@ -73,7 +73,7 @@ pub enum CaError {
     System(io::Error),
 }
 
-/// A request without a response.
+/// Error of a request that got no valid response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The response took too long.

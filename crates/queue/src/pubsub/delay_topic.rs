@@ -76,7 +76,7 @@ pub(super) async fn run_mover(delayed: Arc<QueueHandle>, target: Arc<QueueHandle
                 let _ = tokio::time::timeout(MISSING_WAIT, appeared).await;
             }
             Err(error) => {
-                warn!(%queue, %error, "delayed messages not moved");
+                warn!(%queue, %error, "can't move due messages from the delay topic, retrying");
                 tokio::time::sleep(RETRY_WAIT).await;
             }
         }

@@ -50,8 +50,8 @@ enum LeaseState {
     Ended(LeaseEnd),
 }
 
-/// The place of a delivery.
-pub(super) enum Found {
+/// The place from which a leased delivery can be settled.
+pub(super) enum LeaseLocation {
     /// This node has the delivery, or knows how its lease ended.
     Here(Arc<Lease>),
     /// The broker can return it by this token.
@@ -147,14 +147,18 @@ impl LeaseTable {
     }
 
     /// Finds a lease.
-    pub(super) fn find(&self, queue: &str, handle: &LeaseHandle) -> Result<Found, LeaseError> {
+    pub(super) fn find(
+        &self,
+        queue: &str,
+        handle: &LeaseHandle,
+    ) -> Result<LeaseLocation, LeaseError> {
         let lease = self.lock().by_id.get(&handle.lease()).cloned();
         match (lease, handle.token()) {
             (Some(lease), _) if lease.queue != queue => {
                 Err(LeaseError::OtherQueue { queue: lease.queue.clone() })
             }
-            (Some(lease), _) => Ok(Found::Here(lease)),
-            (None, Some(token)) => Ok(Found::Elsewhere(token.to_owned())),
+            (Some(lease), _) => Ok(LeaseLocation::Here(lease)),
+            (None, Some(token)) => Ok(LeaseLocation::Elsewhere(token.to_owned())),
             (None, None) if handle.node() == self.node => {
                 Err(LeaseError::Unknown { node: self.node.clone() })
             }

@@ -36,7 +36,7 @@ pub use handle::LeaseHandle;
 use crate::broker::{ConsumeOptions, LeaseKind, Receipt, ResumedMessage};
 use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, JobId, Message, MessageId, Queue};
 use idle_consumers::IdleConsumers;
-use lease_table::{Found, LeasePermits, LeaseTable};
+use lease_table::{LeaseLocation, LeasePermits, LeaseTable};
 
 /// Time that a receive waits beyond the client's wait time, because a broker that pushes messages
 /// needs a moment.
@@ -86,7 +86,7 @@ pub enum ClientEventKind {
     Settled {
         /// The action.
         action: LeaseActionKind,
-        /// Time of the next delivery, if it is later.
+        /// Earliest next delivery of a message that is returned; `None`: at once.
         until: Option<Timestamp>,
         /// The error that the client stated.
         error: Option<String>,
@@ -404,10 +404,10 @@ impl RemoteQueues {
                 error: action.error().map(str::to_owned),
             };
             let (settled, mark) = match table.find(&name, &handle)? {
-                Found::Here(lease) => {
+                LeaseLocation::Here(lease) => {
                     (lease.settle(&table, &handle, action).await, lease.mark().cloned())
                 }
-                Found::Elsewhere(token) => {
+                LeaseLocation::Elsewhere(token) => {
                     let queue = opener.open(&name).await?;
                     let lost = |error| LeaseError::of(error, handle.node());
                     let resumed = queue.resume(&token).await.map_err(lost)?;
@@ -442,8 +442,8 @@ impl RemoteQueues {
         let extending = async move {
             let until = clock.now() + length;
             match table.find(&name, &handle)? {
-                Found::Here(lease) => lease.extend(&table, &handle, length, until).await?,
-                Found::Elsewhere(token) => {
+                LeaseLocation::Here(lease) => lease.extend(&table, &handle, length, until).await?,
+                LeaseLocation::Elsewhere(token) => {
                     let lost = |error| LeaseError::of(error, handle.node());
                     let resumed = queue.resume(&token).await.map_err(lost)?;
                     let extended = resumed.receipt.extend(length).await;

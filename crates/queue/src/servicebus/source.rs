@@ -132,7 +132,7 @@ impl Reader {
                 Ok(()) => return self.give_back(open, &disposer).await,
                 Err(error) => {
                     let queue = self.queue_handle.queue.address();
-                    warn!(queue, %error, "receiver link lost");
+                    warn!(queue, %error, "AMQP receiver link lost, reconnecting");
                     drop(open);
                     next = self.reopen(error).await;
                 }

@@ -36,7 +36,7 @@ impl Default for DecisionSampler {
 }
 
 impl DecisionSampler {
-    /// Returns the number of decisions that this one stands for, or `None` if it is not looked at.
+    /// Returns the sample weight of this decision, or `None` if it is skipped.
     pub(super) fn takes(&self, class: SampledClass) -> Option<u64> {
         let state = &self.0[class as usize];
         let stride = state.stride.load(Relaxed);
@@ -55,7 +55,7 @@ impl DecisionSampler {
         state.left.store(BUDGET, Relaxed);
     }
 
-    /// Returns n, if every n-th decision is looked at.
+    /// Returns n: on average, one of n decisions is sampled.
     pub(super) fn stride(&self, class: SampledClass) -> u32 {
         self.0[class as usize].stride.load(Relaxed)
     }

@@ -42,7 +42,7 @@ struct PendingChanges {
     opened: Vec<OpenReservation>,
     renewed: Vec<(Id, Timestamp)>,
     ended: VecDeque<Id>,
-    /// Number of reservations that are in no list because it was full.
+    /// Number of reservations left out because the list was full.
     unlisted: u64,
 }
 
@@ -113,7 +113,7 @@ impl ReservationTracker {
         self.lock().unlisted += count;
     }
 
-    /// Returns the number of reservations of this node that are in no list because it was full.
+    /// Returns the number of reservations of this node that were left out because the list was full.
     pub(super) fn unlisted(&self) -> u64 {
         self.lock().unlisted
     }

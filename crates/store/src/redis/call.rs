@@ -196,8 +196,8 @@ pub(super) enum ReservationOperation<'a> {
 impl Call {
     /// Returns true if one script call can carry both calls. A call after `ASKING` is sent alone,
     /// because a server that is importing a slot rejects a script that also names keys it has not
-    /// received yet. Patient calls are sent apart: a decision that waits too long closes its
-    /// connection.
+    /// received yet. Calls with long timeouts get their own batch: a decision that times out closes
+    /// the connection for the whole batch.
     pub(super) fn can_share_batch(&self, other: &Self) -> bool {
         self.script == other.script
             && self.slot == other.slot

@@ -84,7 +84,9 @@ impl Redis {
         let rollbacks = &self.rollbacks;
         let Ok(permit) = rollbacks.permits.clone().try_acquire_owned() else {
             if rollbacks.overflowed.fetch_add(1, Ordering::Relaxed) == 0 {
-                warn!("too many rollbacks are running: further attempts stay charged");
+                warn!(
+                    "rollback limit reached: timed-out requests stay charged until their charges expire"
+                );
             }
             return;
         };

@@ -111,7 +111,7 @@ struct ReturnedAmount {
 #[derive(Clone, Copy)]
 pub(super) struct ReportedCount {
     pub(super) at: Timestamp,
-    /// Latest time at which the store can have read it.
+    /// Latest time at which the store can have read this count.
     pub(super) by: Timestamp,
     pub(super) count: u64,
     /// True if the count contains usage of other keys: it is that of an overflow counter, or of a new

@@ -13,7 +13,7 @@ pub(super) struct Client {
     pub(super) plan: Vec<CounterIndex>,
     questions: u32,
     questions_max: u32,
-    told: Option<AttemptResult>,
+    reply: Option<AttemptResult>,
 }
 
 impl Client {
@@ -31,7 +31,7 @@ impl Client {
             }
         }
         let questions_max = if rng.chance(500) { 3 } else { 1 };
-        Self { plan, questions: 0, questions_max, told: None }
+        Self { plan, questions: 0, questions_max, reply: None }
     }
 
     /// Creates a client that is charged on every counter.
@@ -40,7 +40,7 @@ impl Client {
         let plan = places
             .flat_map(|(slot, kept)| (0..kept.counters.len()).map(move |counter| (slot, counter)))
             .collect();
-        Self { plan, questions: 0, questions_max: 1, told: None }
+        Self { plan, questions: 0, questions_max: 1, reply: None }
     }
 
     /// Sends the request to a random node, `delay_us` from now.
@@ -53,9 +53,15 @@ impl Client {
     }
 
     /// Handles the reply of a node. After a denial it may ask again under the same id.
-    pub(super) fn told(&mut self, sim: &mut Sim, number: usize, told: AttemptResult, nodes: usize) {
-        self.told = Some(told);
-        if told == AttemptResult::Deny && self.questions < self.questions_max {
+    pub(super) fn on_reply(
+        &mut self,
+        sim: &mut Sim,
+        number: usize,
+        reply: AttemptResult,
+        nodes: usize,
+    ) {
+        self.reply = Some(reply);
+        if reply == AttemptResult::Deny && self.questions < self.questions_max {
             sim.count("asked again after a denial");
             let delay_us = sim.rng.between(100, 120_000);
             self.ask(sim, number, nodes, delay_us);
@@ -64,7 +70,7 @@ impl Client {
 
     /// Handles the timeout of a request. Without a reply it asks another node.
     pub(super) fn waited(&mut self, sim: &mut Sim, number: usize, operation: u32, nodes: usize) {
-        let silent = self.told.is_none() && self.questions == operation;
+        let silent = self.reply.is_none() && self.questions == operation;
         if silent && self.questions < self.questions_max {
             sim.count("asked another node");
             self.ask(sim, number, nodes, 0);

@@ -281,7 +281,7 @@ impl Simulation {
                 return;
             }
         }
-        let told = match event {
+        let reply = match event {
             Event::Request { client, .. } => {
                 node.ask(sim, client, &self.clients[client].plan);
                 None
@@ -290,10 +290,10 @@ impl Simulation {
             Event::Due { attempt, step, .. } => node.due(sim, attempt, step),
             _ => None,
         };
-        let Some((work, told)) = told else { return };
+        let Some((work, reply)) = reply else { return };
         let client = work.client;
-        sim.note(|| format!("node {number} tells {work:?}: {told:?}"));
-        match told {
+        sim.note(|| format!("node {number} tells {work:?}: {reply:?}"));
+        match reply {
             AttemptResult::Allow => {
                 sim.count("allowed");
                 self.check.admitted(work, &self.clients[client].plan);
@@ -307,7 +307,7 @@ impl Simulation {
                 return;
             }
         }
-        self.clients[client].told(sim, client, told, self.nodes.len());
+        self.clients[client].on_reply(sim, client, reply, self.nodes.len());
     }
 
     /// Checks S5: after one window, a single request on every counter is admitted.
