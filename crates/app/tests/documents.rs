@@ -208,21 +208,39 @@ fn the_documentation_builds_into_a_searchable_site() {
     assert!(text.collect::<String>().contains("HIT_TENANT_TIER_MODEL_LIMIT"), "{index:?}");
 }
 
+/// Returns every Rust source file below a folder, without generated ones and files of tests.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() && !["generated", "tests"].contains(&name) {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            found.push(path);
+        }
+    }
+}
+
+/// Words in capitals that are no codes: methods of HTTP.
+const METHODS: [&str; 2] = ["CONNECT", "DELETE"];
+
 #[test]
 fn every_code_has_a_page() {
     let root = repository();
+    let mut found =
+        ["client/src/decision.rs", "client/src/remote/client.rs", "service/src/answer.rs"]
+            .map(|path| root.join("crates").join(path))
+            .to_vec();
+    sources(&root.join("crates/gateway/src"), &mut found);
+    sources(&root.join("crates/server/src"), &mut found);
     let mut codes = BTreeSet::new();
-    let sources = [
-        "crates/client/src/decision.rs",
-        "crates/gateway/src/refusal.rs",
-        "crates/server/src/rest/queues/refusal.rs",
-        "crates/service/src/answer.rs",
-    ];
-    for path in sources {
-        let text = std::fs::read_to_string(root.join(path)).expect("a source file");
-        let text = text.split("#[cfg(test)]").next().expect("the part before the tests");
+    for path in found {
+        let text = std::fs::read_to_string(path).expect("a source file");
+        let text = text.split("#[cfg(test)]\nmod ").next().expect("the part before the tests");
         let is_code = |word: &&str| {
-            word.len() > 5 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+            word.len() > 5
+                && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+                && !METHODS.contains(word)
         };
         codes.extend(text.split('"').filter(is_code).map(str::to_owned));
     }
