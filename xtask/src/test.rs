@@ -172,7 +172,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "envoy",
-        proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy",
+        proves: "a real Envoy is limited exactly, with the configurations of deploy/envoy; a foreign gRPC client works, and the commands of docs/grpc.md",
         tests: Programs(&["app/envoy"]),
         needs: &[&services::PYTHON, &services::REDIS],
         python: Some(&python::ENVOY),

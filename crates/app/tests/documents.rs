@@ -32,8 +32,8 @@ fn bin() -> tempfile::TempDir {
 /// Folders that contain no documents of ours.
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", ".venv"];
 
-/// Pages whose commands need programs of the suite `examples`, which runs them.
-const RUN_BY_EXAMPLES: [&str; 1] = ["examples/two-tier-dispatch/README.md"];
+/// Pages whose commands need programs of another suite, which runs them: `examples` and `envoy`.
+const RUN_BY_OTHERS: [&str; 2] = ["examples/two-tier-dispatch/README.md", "docs/grpc.md"];
 
 /// Returns every Markdown file below a folder.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -74,7 +74,7 @@ fn every_command_of_every_document_works() {
             );
         }
     }
-    let is_ours = |name: &str| !RUN_BY_EXAMPLES.contains(&name);
+    let is_ours = |name: &str| !RUN_BY_OTHERS.contains(&name);
     let scripts = scripts.into_iter().filter(|(name, page)| page.blocks > 0 && is_ours(name));
     let waiting = Mutex::new(scripts);
     let (bin, failures) = (bin(), Mutex::new(Vec::new()));
@@ -255,6 +255,30 @@ fn every_code_has_a_page() {
             if code == "EXCEEDS" { "EXCEEDS_LIMIT.md".to_owned() } else { format!("{code}.md") };
         assert!(pages.contains(&page), "docs/errors/{page} is missing");
     }
+}
+
+/// Looks up every method, field and value of the proto file in the page of the gRPC API.
+#[test]
+fn every_method_and_field_of_grpc_is_documented() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).expect("a file");
+    let (page, proto) =
+        (read("docs/grpc.md"), read("crates/server/proto/sluicegate/v1/rate_limiter.proto"));
+    let mut names = BTreeSet::new();
+    for line in proto.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+        if let Some(method) = line.strip_prefix("rpc ") {
+            names.extend(method.split_once('(').map(|(name, _)| name));
+        } else if let Some(message) = line.strip_prefix("message ") {
+            names.extend(message.split(' ').next());
+        } else if let Some((declaration, _)) = line.split_once(" = ") {
+            names.extend(declaration.split(' ').next_back());
+        }
+    }
+    // Only protobuf needs it: the first value of an enum is 0.
+    names.remove("CLAIM_UNSPECIFIED");
+    names.remove("syntax");
+    assert!(names.contains("AllowRequest") && names.contains("userId"), "{names:?}");
+    names.retain(|name| !page.contains(&format!("`{name}`")));
+    assert!(names.is_empty(), "docs/grpc.md does not explain {names:?}");
 }
 
 #[test]
