@@ -25,3 +25,11 @@ fn read(path: &str) -> String {
     let path = repository(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
+
+/// Returns the Python with a parser of YAML, which is installed into the same directory as
+/// kubernetes-validate.
+fn python() -> PathBuf {
+    let validator =
+        std::env::var("SLUICEGATE_KUBERNETES_VALIDATE").expect("run `cargo xtask test deploy`");
+    Path::new(&validator).with_file_name("python")
+}

@@ -14,7 +14,8 @@ import yaml
 
 VERSIONS = ["1.27", "1.30", "1.36"]
 # Keys by which strategic merge patches match the elements of a list.
-MERGE_KEYS = {"containers": "name", "ports": "containerPort", "volumes": "name", "env": "name"}
+# Ports of containers and of Services have different ones.
+MERGE_KEYS = {"containers": ["name"], "ports": ["containerPort", "port"], "volumes": ["name"], "env": ["name"]}
 
 
 def merged(old, new, key=None):
@@ -23,8 +24,11 @@ def merged(old, new, key=None):
         for name, value in new.items():
             result[name] = merged(old[name], value, name) if name in old else value
         return result
-    merge_key = MERGE_KEYS.get(key)
-    if isinstance(old, list) and isinstance(new, list) and merge_key and all(merge_key in e for e in old + new):
+    if isinstance(old, list) and isinstance(new, list):
+        merge_keys = (k for k in MERGE_KEYS.get(key, []) if all(k in element for element in old + new))
+        merge_key = next(merge_keys, None)
+        if not merge_key:
+            return new
         by_key = {element[merge_key]: element for element in old}
         for element in new:
             by_key[element[merge_key]] = merged(by_key.get(element[merge_key], {}), element)
@@ -67,6 +71,14 @@ def validate(folder):
             assert labels.items() <= service["metadata"]["labels"].items(), "the ServiceMonitor selects no Service"
             ports = {port["name"] for port in service["spec"]["ports"]}
             assert all(e["port"] in ports for e in resource["spec"]["endpoints"]), "unknown port"
+        elif kind == "PodMonitor":
+            labels = resource["spec"]["selector"]["matchLabels"]
+            pods = [r["spec"]["template"] for r in resources if r["kind"] == "Deployment"]
+            pods = [pod for pod in pods if labels.items() <= pod["metadata"]["labels"].items()]
+            assert pods, "the PodMonitor selects no pod"
+            for pod in pods:
+                ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+                assert all(e["port"] in ports for e in resource["spec"]["podMetricsEndpoints"]), "unknown port"
         else:
             for version in VERSIONS:
                 kubernetes_validate.validate(resource, version, strict=True)
@@ -90,6 +102,19 @@ def validate(folder):
         print(f"{folder.name}: {kind} {name}")
 
 
+def check_workers(folder):
+    """Every provider of the dispatcher has a Deployment of workers with its limit."""
+    config = yaml.safe_load((folder / "sluicegate.yaml").read_text())
+    deployments = [r for r in build(folder) if r["kind"] == "Deployment"]
+    environments = [d["spec"]["template"]["spec"]["containers"][0].get("env", []) for d in deployments]
+    workers = [{v["name"]: v["value"] for v in environment} for environment in environments if environment]
+    limits = {worker["PROVIDER_FIXED"]: worker["RATE_LIMIT"] for worker in workers}
+    assert set(limits) == set(config["dispatch"]["providers"]), f"workers of {sorted(limits)}"
+    for name, provider in config["dispatch"]["providers"].items():
+        # ${OPENAI_RATE_LIMIT:-5000}/min
+        assert provider["limit"].endswith(f":-{limits[name]}}}/min"), f"{name}: {limits[name]} is not {provider['limit']}"
+
+
 # The sizes and settings of the deployment that the ingestion proxy replaces.
 REQUIRED = {
     "proxy.tf": {"cpu = 0.25", 'memory = "0.5Gi"', "external_enabled = false"},
@@ -103,6 +128,7 @@ def main():
     for folder in sorted((deploy / "kubernetes").iterdir()):
         if (folder / "kustomization.yaml").exists() and folder.name != "base":
             validate(folder)
+    check_workers(deploy / "kubernetes/dispatch")
     for path in sorted((deploy / "compose").glob("*.yaml")):
         compose = yaml.safe_load(path.read_text())
         for config in compose["configs"].values():
