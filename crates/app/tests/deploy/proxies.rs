@@ -1,4 +1,5 @@
-//! NGINX and HAProxy with the configurations of `deploy/proxies`, in front of a small application.
+//! NGINX and HAProxy with the configurations of `deploy/proxies`, in front of a small application; and
+//! the request that the file for Traefik makes it send, because Traefik is in no package registry.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,8 +10,8 @@ use sluicegate_testkit::ports::free_ports;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 use crate::common::{ANYWHERE, RunningService};
-use crate::process::{Running, service};
-use crate::{read, upstream};
+use crate::process::{Running, output, service};
+use crate::{python, read, repository, upstream};
 
 /// A proxy, Sluicegate and the application.
 struct Edge {
@@ -143,4 +144,53 @@ fn haproxy_keeps_limits_and_passes_requests_while_the_limiter_is_down() {
 #[test]
 fn haproxy_answers_no_500_while_redis_is_down() {
     check_outage(Proxy::HaProxy);
+}
+
+/// Returns a YAML file of the repository as JSON.
+fn yaml(path: &str) -> serde_json::Value {
+    let program = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let mut command = Command::new(python());
+    let text = output(command.args(["-c", program]).arg(repository(path)));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn texts(value: &serde_json::Value) -> Vec<String> {
+    let items = value.as_array().expect("a list").iter();
+    items.map(|item| item.as_str().expect("a text").to_lowercase()).collect()
+}
+
+#[test]
+fn traefik_asks_an_endpoint_that_answers_with_the_headers_that_it_copies() {
+    let http = &yaml("deploy/proxies/traefik.yaml")["http"];
+    let router = &http["routers"]["app"];
+    assert!(http["services"][router["service"].as_str().expect("a service")].is_object(), "{http}");
+    let [limit] = &texts(&router["middlewares"])[..] else { panic!("{router}") };
+    let forward = &http["middlewares"][limit]["forwardAuth"];
+    let address = forward["address"].as_str().expect("an address");
+    let (sent, copied) =
+        (texts(&forward["authRequestHeaders"]), texts(&forward["authResponseHeaders"]));
+    // A header that a parameter names is sent: by the list, or by Traefik itself.
+    let named: Vec<_> =
+        address.split("=@").skip(1).filter_map(|rest| rest.split('&').next()).collect();
+    assert!(named.len() == 2, "{address}");
+    for name in named {
+        assert!(name.starts_with("x-forwarded-") || sent.iter().any(|sent| sent == name), "{name}");
+    }
+    let service = RunningService::start(&read("deploy/proxies/limits.yaml"));
+    let path = address.strip_prefix("http://127.0.0.1:8080").expect("the default of listen.http");
+    let agent: ureq::Agent =
+        ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let ask = |user: &str, uri: &str| {
+        let request = agent.get(format!("{}{path}", service.http)).header("x-user", user);
+        request.header("x-forwarded-uri", uri).call().expect("a response")
+    };
+    let allowed = ask("ann", "/login");
+    assert_eq!(allowed.status(), 200);
+    for name in copied {
+        assert!(allowed.headers().contains_key(name.as_str()), "{name}: {:?}", allowed.headers());
+    }
+    let statuses = [(); 3].map(|()| ask("ann", "/login"));
+    assert_eq!(statuses.each_ref().map(|response| response.status().as_u16()), [200, 200, 429]);
+    assert!(statuses[2].headers().contains_key("retry-after"), "{:?}", statuses[2].headers());
+    assert_eq!(ask("ann", "/").status(), 200, "only logins are exhausted");
 }
