@@ -17,20 +17,27 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
         listeners.iter().map(|(option, listener)| port(option, &listener.address)).collect();
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     if let Some(open_max) = open_files_max(&limits) {
-        let needed = config.server.connections_max as u64 + OTHER_FILES;
-        findings.push(match open_max >= needed {
-            true => Finding::ok("open files", format!("{open_max} open files are allowed")),
-            false => Finding::warning(
-                "open files",
-                format!("{open_max} open files are allowed, a listener with server.connections_max connections needs {needed}"),
-                format!(
-                    "set LimitNOFILE={needed} in the systemd unit, run `ulimit -n {needed}`, or lower \
-                     server.connections_max"
-                ),
-            ),
-        });
+        findings.push(open_files(open_max, config.server.connections_max));
     }
     findings
+}
+
+/// Compares the number of files that the process may open with the number of connections.
+fn open_files(open_max: u64, connections_max: usize) -> Finding {
+    let needed = connections_max as u64 + OTHER_FILES;
+    match open_max >= needed {
+        true => Finding::ok("open files", format!("{open_max} open files are allowed")),
+        false => Finding::warning(
+            "open files",
+            format!(
+                "{open_max} open files are allowed, a listener with server.connections_max connections needs {needed}"
+            ),
+            format!(
+                "set LimitNOFILE={needed} in the systemd unit, run `ulimit -n {needed}`, or lower \
+                 server.connections_max"
+            ),
+        ),
+    }
 }
 
 fn port(option: &str, address: &Address) -> Finding {
@@ -85,6 +92,7 @@ fn open_files_max(limits: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Severity;
     use super::*;
 
     #[test]
@@ -99,5 +107,19 @@ mod tests {
         ] {
             assert_eq!(open_files_max(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn too_few_open_files_are_a_warning_with_the_number_that_is_needed() {
+        let enough = open_files(10_256, 10_000);
+        assert_eq!(enough.severity, Severity::Ok, "{enough:?}");
+        let few = open_files(1_024, 10_000);
+        assert_eq!(few.severity, Severity::Warning, "{few:?}");
+        let text = few.json();
+        assert!(
+            text.contains("1024 open files are allowed") && text.contains("needs 10256"),
+            "{text}"
+        );
+        assert!(text.contains("LimitNOFILE=10256"), "{text}");
     }
 }

@@ -134,3 +134,94 @@ fn literal_keys(groups: &[Group]) -> &'static str {
     let has_literal = groups.iter().flat_map(|group| &group.rules).any(|rule| rule.key.is_some());
     if has_literal { ". Rules with a literal key need its pattern, too" } else { "" }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Severity;
+    use super::*;
+    use sluicegate_core::Span;
+
+    /// A server without problems.
+    fn healthy() -> ServerInspection {
+        ServerInspection {
+            version: "7.0.15".to_owned(),
+            appends: true,
+            eviction_policy: "noeviction".to_owned(),
+            memory_max: 1_000,
+            memory_used: 899,
+            round_trip: Span::from_micros(10_000),
+            clock_offset_ms: 1_000,
+            forbidden: Vec::new(),
+        }
+    }
+
+    /// Returns the findings about a server that are not ok, as JSON.
+    fn findings(server: &ServerInspection) -> Vec<String> {
+        let findings = judge("redis:6379", server, &RedisStore::default(), &[]);
+        let findings = findings.iter().filter(|finding| finding.severity != Severity::Ok);
+        findings.map(Finding::json).collect()
+    }
+
+    #[test]
+    fn a_server_at_the_edge_of_each_range_is_healthy() {
+        assert_eq!(findings(&healthy()), [""; 0]);
+        let server = ServerInspection {
+            version: "6.2.0".to_owned(),
+            memory_max: 0,
+            memory_used: u64::MAX,
+            clock_offset_ms: -1_000,
+            ..healthy()
+        };
+        assert_eq!(findings(&server), [""; 0]);
+    }
+
+    #[test]
+    fn each_problem_of_a_server_is_found_with_its_remedy() {
+        for (server, check, result, message, remedy) in [
+            (
+                ServerInspection { version: "6.0.16".to_owned(), ..healthy() },
+                "redis",
+                "problem",
+                "redis:6379: Redis 6.0.16 is too old",
+                "install Redis 6.2 or newer",
+            ),
+            (
+                ServerInspection { memory_used: 900, ..healthy() },
+                "memory",
+                "problem",
+                "900 of 1000 bytes are used",
+                "raise maxmemory",
+            ),
+            (
+                ServerInspection { round_trip: Span::from_micros(10_001), ..healthy() },
+                "round trip",
+                "warning",
+                "a round trip takes 10.0 ms, which is close to store.timeout (20ms)",
+                "at least four round trips",
+            ),
+            (
+                ServerInspection { clock_offset_ms: 1_001, ..healthy() },
+                "clock",
+                "warning",
+                "differs from the clock of this machine by 1001 ms",
+                "run an NTP client",
+            ),
+            (
+                ServerInspection { clock_offset_ms: -3_600_000, ..healthy() },
+                "clock",
+                "warning",
+                "differs from the clock of this machine by -3600000 ms",
+                "run an NTP client",
+            ),
+        ] {
+            let found = findings(&server);
+            let [finding] = found.as_slice() else { panic!("{server:?}: {found:?}") };
+            let finding: serde_json::Value = serde_json::from_str(finding).expect("JSON");
+            assert_eq!((&finding["check"], &finding["result"]), (&check.into(), &result.into()));
+            for (field, expected) in [("message", message), ("remedy", remedy)] {
+                let text = finding[field].as_str().expect("a text");
+                assert!(text.contains(expected), "{expected}: {finding}");
+            }
+        }
+    }
+}
