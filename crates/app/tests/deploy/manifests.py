@@ -154,6 +154,8 @@ def main():
     assert load["config"]["target"] == "{{ $env.TARGET }}", load["config"]
     rates = [phase["arrivalRate"] for phase in load["config"]["phases"]]
     assert min(rates) < 25 < max(rates), f"below and above the contract: {rates}"
+    # Without the plugins, Artillery ignores `ensure` and `expect`.
+    assert set(load["config"]["plugins"]) == {"ensure", "expect"}, load["config"]
     [scenario] = load["scenarios"]
     request = scenario["flow"][0]["post"]
     assert request["url"] == "/graphql" and "x-internal-token" in request["headers"], request
