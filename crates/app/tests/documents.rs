@@ -282,6 +282,14 @@ fn every_method_and_field_of_grpc_is_documented() {
 }
 
 #[test]
+fn the_glossary_is_short() {
+    let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("the page");
+    let (_, glossary) = text.split_once("## Glossary").expect("a glossary");
+    let rows = glossary.lines().filter(|line| line.starts_with("| ")).count();
+    assert!((2..=41).contains(&rows), "{} words, at most 40", rows - 1);
+}
+
+#[test]
 fn a_page_is_read() {
     let text = "<!-- test\nstart\n-->\n\n```sh\none\ntwo\n```\n\n<!-- file: a.yaml -->\n\n```yaml\nx: 1\n```\n\n\
                 <!-- not run: it takes an hour -->\n\n```sh\nslow\n```\n\n```json\n{}\n```\n";
