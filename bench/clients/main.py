@@ -285,7 +285,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=2, help="seconds per subject and round (default: 2)")
     parser.add_argument("--only", choices=("calls", "asgi"), help="run one half")
     args = parser.parse_args()
-    os.environ[PROGRAM_VARIABLE] = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "release/sluicegate")
+    os.environ[PROGRAM_VARIABLE] = str(ROOT / "target/dist-build/dist/sluicegate")
     cores = os.cpu_count() or 1
     # Inherited by the service, Redis and wrk.
     os.sched_setaffinity(0, {cores - 1})

@@ -119,7 +119,7 @@ const BENCHES: &[Bench] = &[
         program: Program::Script {
             path: "bench/clients/main.py",
             builds: &[
-                "cargo build --release --locked --package sluicegate-cli --bin sluicegate",
+                "cargo build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate",
                 "clients/node/node_modules/.bin/node clients/node/scripts/build.mjs",
             ],
         },

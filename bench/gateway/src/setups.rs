@@ -9,8 +9,11 @@ use crate::server::{Server, free_port};
 
 /// Direct first, then the proxies.
 pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
-    let ours = build(OURS, "target")?;
-    let bare = build(BARE, "bench/target")?;
+    build(OURS)?;
+    let ours = PathBuf::from("target/dist-build/dist/sluicegate");
+    build(BARE)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "bench/target".into());
+    let bare = PathBuf::from(target).join("release/bare");
     let envoy = std::env::var_os("SLUICEGATE_ENVOY").map(PathBuf::from);
     let envoy =
         envoy.context("SLUICEGATE_ENVOY names no Envoy: run `cargo xtask bench gateway`")?;
@@ -33,17 +36,14 @@ pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
     ])
 }
 
-const OURS: &str = "build --release --locked --package sluicegate-cli --bin sluicegate";
+const OURS: &str = "build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate";
 const BARE: &str = "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-gateway --bin bare";
 
-/// Builds a program, and says where it is.
-fn build(line: &str, target: &str) -> anyhow::Result<PathBuf> {
+fn build(line: &str) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo).args(line.split(' ')).status().context("can't start cargo")?;
     ensure!(status.success(), "`cargo {line}` failed");
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| target.into());
-    let name = line.rsplit(' ').next().unwrap_or_default();
-    Ok(PathBuf::from(target).join("release").join(name))
+    Ok(())
 }
 
 fn nginx(

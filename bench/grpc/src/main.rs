@@ -127,16 +127,16 @@ struct Programs {
 impl Programs {
     fn build() -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-        let release = |default: &str| {
-            target.clone().unwrap_or_else(|| PathBuf::from(default)).join("release")
-        };
-        cargo("build --release --locked --package sluicegate-cli --bin sluicegate")?;
+        let target = target.unwrap_or_else(|| PathBuf::from("bench/target"));
+        cargo(
+            "build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate",
+        )?;
         cargo(
             "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-grpc --bin grpc-floor",
         )?;
         Ok(Self {
-            ours: release("target").join("sluicegate"),
-            floor: release("bench/target").join("grpc-floor"),
+            ours: PathBuf::from("target/dist-build/dist/sluicegate"),
+            floor: target.join("release/grpc-floor"),
         })
     }
 }

@@ -106,12 +106,10 @@ fn main() -> anyhow::Result<()> {
 /// Builds the server; returns the path of its program.
 fn build() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let line = "build --release --locked --package sluicegate-cli --bin sluicegate";
+    let line = "build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate";
     let status = Command::new(cargo).args(line.split(' ')).status().context("can't start cargo")?;
     ensure!(status.success(), "`cargo {line}` failed");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    Ok(target.join("release/sluicegate"))
+    Ok(PathBuf::from("target/dist-build/dist/sluicegate"))
 }
 
 /// Open tabs of the dashboard.

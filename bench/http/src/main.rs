@@ -30,9 +30,10 @@ struct Args {
     /// Leave throttlecrab-server out
     #[arg(long)]
     no_peer: bool,
-    /// Also measure the binary of the profile `dist`, which is built with link-time optimisation
+    /// Also measure the binary of `cargo build --release`, which is built without link-time
+    /// optimisation
     #[arg(long)]
-    dist: bool,
+    everyday: bool,
     /// Also measure the service with traces, of which it records 5 %
     #[arg(long)]
     traces: bool,
@@ -89,7 +90,7 @@ fn main() -> anyhow::Result<()> {
 /// The programs that are compared.
 struct Programs {
     ours: PathBuf,
-    dist: Option<PathBuf>,
+    everyday: Option<PathBuf>,
     floor: PathBuf,
     throttlecrab: Option<PathBuf>,
 }
@@ -100,9 +101,11 @@ impl Programs {
         let release = |default: &str| {
             target.clone().unwrap_or_else(|| PathBuf::from(default)).join("release")
         };
-        cargo("build --release --locked --package sluicegate-cli --bin sluicegate")?;
-        if args.dist {
-            cargo("build --profile dist --locked --package sluicegate-cli --bin sluicegate")?;
+        cargo(
+            "build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate",
+        )?;
+        if args.everyday {
+            cargo("build --release --locked --package sluicegate-cli --bin sluicegate")?;
         }
         cargo(
             "build --release --locked --manifest-path bench/Cargo.toml --package sluicegate-bench-http --bin floor",
@@ -116,8 +119,8 @@ impl Programs {
             ))?;
         }
         Ok(Self {
-            ours: release("target").join("sluicegate"),
-            dist: args.dist.then(|| release("target").with_file_name("dist").join("sluicegate")),
+            ours: PathBuf::from("target/dist-build/dist/sluicegate"),
+            everyday: args.everyday.then(|| release("target").join("sluicegate")),
             floor: release("bench/target").join("floor"),
             throttlecrab: (!args.no_peer).then_some(throttlecrab),
         })
@@ -155,8 +158,8 @@ fn start(programs: &Programs, args: &Args, folder: &Path) -> anyhow::Result<Vec<
     floor.arg(format!("127.0.0.1:{port}"));
     let floor = Server::start("axum floor", floor, port, "/rate-limit/allow", question)?;
     let mut servers = vec![floor, ours("sluicegate", &programs.ours, "")?];
-    if let Some(dist) = &programs.dist {
-        servers.push(ours("sluicegate, profile dist", dist, "")?);
+    if let Some(everyday) = &programs.everyday {
+        servers.push(ours("sluicegate, everyday build", everyday, "")?);
     }
     if args.traces {
         // Nobody answers there: the cost of recording, without that of a collector on the same machine.
