@@ -186,7 +186,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "sqs",
-        proves: "SQS keeps every promise of a queue, with the mocks moto and fauxqs, and runs the crawler example",
+        proves: "SQS keeps every promise of a queue, with the mocks moto and fauxqs, and runs the scenarios of dispatchers and crawlers",
         tests: Programs(&["queue/sqs --test-threads=8", "app/clouds sqs::"]),
         needs: &[&services::PYTHON, &services::NPM, &services::FAUXQS, &services::REDIS],
         python: Some(&python::MOTO),

@@ -5,13 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_sqs::config::{Credentials, SharedCredentialsProvider};
+use aws_smithy_http_client::Builder;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use simulators::Record;
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{Message, PubSub, ServiceBus, WallClock};
+use sluicegate_queue::{Message, PubSub, ServiceBus, Sqs, WallClock};
 use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::pubsub::PubSubServer;
 use sluicegate_testkit::servicebus::ServiceBusServer;
+use sluicegate_testkit::sqs::SqsServer;
 
 use crate::common::RunningService;
 use crate::support::{TestSetup, patient, prove, worked};
@@ -23,6 +28,7 @@ const WINDOW: Span = Span::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 static PUBSUB: LazyLock<PubSubServer> = LazyLock::new(PubSubServer::start);
+static SQS: LazyLock<SqsServer> = LazyLock::new(SqsServer::fauxqs);
 static SERVICE_BUS: LazyLock<ServiceBusServer> = LazyLock::new(ServiceBusServer::start);
 
 /// Returns a setup with queues of Pub/Sub.
@@ -54,6 +60,26 @@ pub(crate) fn servicebus(name: &str) -> TestSetup {
         let mut options = options.expect("a complete string");
         options.admin_url = Some(admin_url);
         Arc::new(ServiceBus::new(options).expect("valid options"))
+    })
+}
+
+/// Returns a setup with queues of SQS.
+pub(crate) fn sqs(name: &str) -> TestSetup {
+    let endpoint = format!("http://127.0.0.1:{}", SQS.port);
+    let section = format!(
+        "queue: {{kind: sqs, region: us-east-1, endpoint: '{endpoint}', job_id: AnalysisId, visibility: 60s}}\n"
+    );
+    TestSetup::cloud(name, section, |_| {
+        let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+        let login = Credentials::new("test", "test", None, None, "tests");
+        let config = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new("us-east-1"))
+            .endpoint_url(endpoint)
+            .http_client(http)
+            .credentials_provider(SharedCredentialsProvider::new(login))
+            .build();
+        Arc::new(Sqs::with_config(&config).expect("a client"))
     })
 }
 

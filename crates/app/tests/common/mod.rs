@@ -17,6 +17,8 @@ pub(crate) fn sluicegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
     command.env_remove("SLUICEGATE_CONFIG").env_remove("SLUICEGATE_URL");
     command.env_remove("SLUICEGATE_ADMIN_URL");
+    // A login that the test servers of SQS accept.
+    command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     command
 }
 
