@@ -8,11 +8,11 @@ use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_dispatch::{
-    Backoff, DelayMode, Dispatch, Dispatcher, Handler, JobTracker, Metrics, PROVIDER, Provider,
-    Stop, Strategy, TIER, Worker, worker,
+    DelayMode, Dispatch, Dispatcher, Handler, JobTracker, Metrics, PROVIDER, Provider, Stop,
+    Strategy, TIER, Worker, worker,
 };
 use sluicegate_queue::{
-    Broker, DeliveryTime, Message, Options, Queue, RabbitMq, WallClock, rabbitmq,
+    Backoff, Broker, DeliveryTime, Message, Options, Queue, RabbitMq, WallClock, rabbitmq,
 };
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
