@@ -107,7 +107,9 @@ impl Fixture {
     }
 
     async fn under(topology: RedisTopology, rules: Ruleset) -> Self {
-        let options = Options { retry: RETRY_POLICY, ..Options::on(topology) };
+        // Without the cache of denials, so that every decision comes from the cluster.
+        let deny_cache = Duration::ZERO;
+        let options = Options { retry: RETRY_POLICY, deny_cache, ..Options::on(topology) };
         let store = Redis::new(options);
         assert!(store.wait_until_up(TIMEOUT).await, "no connection: {:?}", store.state());
         Self { store, rules, clock: MonotonicClock::new() }
