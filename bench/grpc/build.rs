@@ -1,4 +1,4 @@
-//! The messages of the product, for the floor and for the questions.
+//! Generates the messages of the product's protos, for the floor and for the requests.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = "../../crates/server/proto";

@@ -1,4 +1,4 @@
-//! An allocator that can be asked how much is in use.
+//! A global allocator that measures how much memory a value uses.
 
 #![expect(
     unsafe_code,
@@ -15,20 +15,20 @@ static ON: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, with an account that is kept only while something is weighed, so that
-/// the other sections pay one predicted branch for it.
+/// The system allocator, with counters that are updated only during [`weigh`]. The other sections
+/// of the benchmark pay one predicted branch for it.
 struct Counting;
 
-/// What is in use.
+/// Allocated memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
-    /// Bytes as they were asked for. glibc adds 8 to each block and rounds up to 16.
+    /// Requested bytes. glibc adds 8 to each block and rounds up to a multiple of 16.
     pub(crate) bytes: i64,
-    /// Separate allocations.
+    /// Number of allocations.
     pub(crate) blocks: i64,
 }
 
-/// Makes something, and tells how much it holds when it is made.
+/// Calls `make`. Returns its result and the memory that it allocated and did not free.
 pub(crate) fn weigh<T>(make: impl FnOnce() -> T) -> (T, Weight) {
     let before = (BYTES.load(Relaxed), BLOCKS.load(Relaxed));
     ON.store(true, Relaxed);
@@ -51,8 +51,8 @@ fn size(layout: Layout) -> i64 {
     layout.size() as i64
 }
 
-// SAFETY: every call goes to `System` with the arguments unchanged, and its answer back unchanged;
-// counting allocates nothing and does not unwind.
+// SAFETY: every call is forwarded to `System` with unchanged arguments and an unchanged result;
+// counting does not allocate and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(size(layout), 1);

@@ -1,4 +1,4 @@
-//! What can be measured: anything that says yes or no to a user.
+//! The interface of a benchmarked limiter, and the loop that measures it.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,34 +9,36 @@ use crate::traffic::{Traffic, USERS, User};
 
 /// A limiter under measurement.
 pub(crate) trait Limiter: Sync {
-    /// What one of `threads` threads asks, once for each request: may it go?
+    /// Returns the function that one of `threads` threads calls for each request. It returns true
+    /// if the request is admitted.
     fn asker(&self, threads: usize) -> impl FnMut(&User) -> bool;
 }
 
-/// A limiter that can be asked for a while.
+/// A limiter that runs whole rounds.
 ///
-/// One virtual call for a whole round: inside it the limiter is known and inlined.
+/// A round is one virtual call, so the calls of the limiter inside it are static and can be
+/// inlined.
 pub(crate) trait Round {
-    /// Asks so many times for every user, so that no round counts a first insertion.
+    /// Sends `times` requests for every user, so that no round measures the creation of a counter.
     fn fill(&self, traffic: &Traffic, times: usize);
 
-    /// Asks on so many threads, at first unmeasured, then measured.
+    /// Sends requests on `threads` threads: first a warm-up, then the measurement.
     fn run(&self, traffic: &Traffic, threads: usize, pace: Pace) -> Sample;
 }
 
-/// How long a round lasts.
+/// Durations of the two parts of a round.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) warm_up: Duration,
     pub(crate) measured: Duration,
 }
 
-/// What one round showed.
+/// The result of one round.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
-    /// The time that a thread spent on a decision.
+    /// Time of a thread per decision.
     pub(crate) ns: f64,
-    /// Which part of the requests was admitted, from 0 to 1.
+    /// Share of the requests that were admitted, from 0 to 1.
     pub(crate) admitted: f64,
 }
 
@@ -65,7 +67,8 @@ impl<L: Limiter> Round for L {
                 others.into_iter().map(|other| other.join().expect("a limiter does not panic"));
             std::iter::once(first).chain(others).collect()
         });
-        // Threads stop at the same time, not after the same work: the mean is that of the rates.
+        // The threads run for the same time and not for the same number of requests, so the mean of
+        // their rates is the right one.
         let count = samples.len() as f64;
         Sample {
             ns: count / samples.iter().map(|sample| 1.0 / sample.ns).sum::<f64>(),
@@ -74,7 +77,7 @@ impl<L: Limiter> Round for L {
     }
 }
 
-/// Asks for `length`, and looks at the clock only now and then.
+/// Sends requests for `length`. Reads the clock once per batch.
 fn drive(
     ask: &mut impl FnMut(&User) -> bool,
     traffic: &Traffic,

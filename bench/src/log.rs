@@ -1,4 +1,4 @@
-//! Section `log`: what an acquire costs, by the number of entries that its exact log holds.
+//! Section `log`: time of an acquire for exact logs of different sizes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,10 +15,10 @@ use crate::report::{Table, grouped, ns, spread};
 use crate::rounds::{Figure, interleave, ns_per_call};
 
 const ENTRIES: [u64; 5] = [10, 100, 1_000, 10_000, 100_000];
-/// Between two requests.
+/// Time between two requests.
 const STEP_US: u64 = 100;
 
-/// A clock that is set, so that a log of any size is reached and kept at any speed.
+/// A clock that the benchmark sets, so that a log keeps its size however fast requests come.
 #[derive(Debug)]
 struct Hand(AtomicU64);
 
@@ -34,12 +34,12 @@ impl Clock for Hand {
     }
 }
 
-/// What the requests meet.
+/// State of the log when a request arrives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Meets {
-    /// The oldest entry leaves whenever a new one comes.
+    /// The oldest entry expires before each request.
     Room,
-    /// Time stands still in front of a full log.
+    /// The log is full, and the clock stands still.
     Full,
 }
 
@@ -90,7 +90,7 @@ impl Subject {
     }
 }
 
-/// Returns how much more an admission costs in the fullest log than in the emptiest.
+/// Returns the time of an admission in the largest log, divided by that in the smallest.
 pub(crate) fn run(effort: Effort) -> f64 {
     let mut subjects: Vec<Subject> = [Meets::Room, Meets::Full]
         .into_iter()
@@ -100,10 +100,10 @@ pub(crate) fn run(effort: Effort) -> f64 {
     let samples = interleave(effort.rounds(), &mut subjects, |subject| subject.measure(length));
     let figures: Vec<Figure> = samples.into_iter().map(Figure::of).collect();
 
-    println!("\n## log: an acquire on one key, by the entries that its exact log holds\n");
+    println!("\n## log: time of an acquire on one key, by the size of its exact log\n");
     println!(
-        "`admitted`: one entry leaves for each that comes. `denied`: the log is full and nothing \
-         leaves.\nThe clock is set by hand and costs nothing here.\n"
+        "`admitted`: one entry expires before each request. `denied`: the log is full and no entry \
+         expires.\nThe benchmark sets the clock, so reading it costs nothing here.\n"
     );
     let mut table = Table::new(&["", "entries", "ns", "min–max"]);
     for (subject, &figure) in subjects.iter().zip(&figures) {

@@ -1,19 +1,19 @@
-//! The machine that measures, and whether it has anything else to do.
+//! The machine that the benchmark runs on, and its load.
 
 use std::fmt;
 use std::fs;
 use std::thread;
 
-/// What a reader has to know about the machine to judge a figure.
+/// The properties of the machine that a report states.
 pub(crate) struct Machine {
     cpu: String,
     cores: usize,
-    /// How many threads wanted to run, on average over the last minute.
+    /// Average number of runnable threads over the last minute.
     load: Option<f64>,
 }
 
 impl Machine {
-    /// What Linux tells; elsewhere it is unknown.
+    /// Reads the properties from `/proc`. They are unknown on other systems than Linux.
     pub(crate) fn now() -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name"));
@@ -32,7 +32,7 @@ impl fmt::Display for Machine {
         write!(f, "{}, {} cores", self.cpu, self.cores)?;
         match self.load {
             Some(load) if load > 0.5 => {
-                write!(f, ", load {load}: others run too, so figures are too high")
+                write!(f, ", load {load}: other programs run too, so times are too high")
             }
             Some(load) => write!(f, ", load {load}"),
             None => Ok(()),

@@ -1,9 +1,10 @@
-//! What the engine costs: time and memory of a decision, beside other limiters.
+//! Benchmarks decision time and memory against other limiters.
 //!
-//! Everything that is compared is measured in one run, in turns, and printed as a median with its
-//! spread. Figures are reported, never asserted: a slow machine is not an error.
+//! All limiters are measured alternately in one run. The report has medians with their spread.
+//! The benchmark never fails because of a figure: a slow machine is not an error.
 
 mod allocator;
+mod decision;
 mod limiter;
 mod log;
 mod machine;
@@ -12,43 +13,42 @@ mod ours;
 mod peers;
 mod plan;
 mod report;
-mod road;
 mod rounds;
 mod scope;
 mod stopwatch;
 mod traffic;
 
 use clap::{Parser, ValueEnum};
+use decision::{BASE, Measurements, Name, THREE_SCOPES};
 use report::{Goal, Target};
-use road::{BASE, Name, Road, THREE_SCOPES};
 
 #[derive(Parser)]
-#[command(about = "What a decision costs in time and memory, beside other limiters")]
+#[command(about = "Benchmark decision time and memory against other limiters")]
 struct Args {
-    /// Fewer and shorter rounds, and no ten million keys
+    /// Run fewer and shorter rounds, with at most a million keys
     #[arg(long)]
     quick: bool,
     /// Run one section only
     #[arg(long, value_name = "SECTION")]
     only: Option<Section>,
-    /// Instead of everything else, let one thread ask for ten seconds, for a profiler to watch
+    /// Only send requests on one thread for ten seconds, for use with a profiler
     #[arg(long, value_name = "SCOPES", value_parser = clap::value_parser!(u8).range(1..=5))]
     profile: Option<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
-    /// From the values of a request to a decision, beside peers
-    Road,
-    /// Planning alone, by the number of rules
+    /// Time from the values of a request to its decision, against other limiters
+    Decision,
+    /// Time of planning alone, by number of rules
     Plan,
-    /// An acquire, by the entries of its log
+    /// Time of an acquire, by size of its exact log
     Log,
-    /// Bytes per key and per entry
+    /// Bytes per key and per log entry
     Memory,
 }
 
-/// How much time to spend.
+/// Number and length of the rounds.
 #[derive(Clone, Copy)]
 struct Effort {
     quick: bool,
@@ -63,31 +63,32 @@ impl Effort {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if let Some(scopes) = args.profile {
-        road::profile(scopes.into());
+        decision::profile(scopes.into());
         return Ok(());
     }
     let effort = Effort { quick: args.quick };
     let wanted = |section| args.only.is_none_or(|only| only == section);
 
-    println!("# engine: {} rounds in turns\n", effort.rounds());
+    println!("# engine: {} alternating rounds\n", effort.rounds());
     println!("{}", machine::Machine::now());
-    let road = wanted(Section::Road).then(|| Road::measure(effort)).transpose()?;
-    if let Some(road) = &road {
-        road.print();
+    let decision = wanted(Section::Decision).then(|| Measurements::measure(effort)).transpose()?;
+    if let Some(decision) = &decision {
+        decision.print();
     }
     let plan_growth = wanted(Section::Plan).then(|| plan::run(effort));
     let log_growth = wanted(Section::Log).then(|| log::run(effort));
     let key_bytes_max = wanted(Section::Memory).then(|| memory::run(effort));
 
     println!("\n## GOALS\n");
-    let goals = goals(road.as_ref(), plan_growth, log_growth, key_bytes_max);
+    let goals = goals(decision.as_ref(), plan_growth, log_growth, key_bytes_max);
     print!("{}", report::goals(&goals));
-    if let Some(road) = &road {
-        let ratio =
-            |scenario| road.ns(scenario, Name::Exact) / road.ns(scenario, Name::GovernorBuilt);
+    if let Some(decision) = &decision {
+        let ratio = |scenario| {
+            decision.ns(scenario, Name::Exact) / decision.ns(scenario, Name::GovernorBuilt)
+        };
         println!(
-            "\nFor orientation, against governor that builds its keys as we build ours: one rule \
-             {:.2}×, three scopes {:.2}× its three checks.",
+            "\nAgainst governor with a key built for each request, as ours are: one rule {:.2}×, \
+             three scopes {:.2}× of three governor checks.",
             ratio(BASE),
             ratio(THREE_SCOPES)
         );
@@ -96,13 +97,13 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn goals(
-    road: Option<&Road>,
+    decision: Option<&Measurements>,
     plan_growth: Option<f64>,
     log_growth: Option<f64>,
     key_bytes_max: Option<f64>,
 ) -> [Goal; 6] {
     let ratio = |over: (_, _), under: (_, _)| {
-        road.map(|road| road.ns(over.0, over.1) / road.ns(under.0, under.1))
+        decision.map(|decision| decision.ns(over.0, over.1) / decision.ns(under.0, under.1))
     };
     let governor = (BASE, Name::GovernorKept);
     [

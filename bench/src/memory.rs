@@ -1,4 +1,4 @@
-//! Section `memory`: what a key and an entry weigh.
+//! Section `memory`: memory per key and per log entry.
 
 use governor::{DefaultKeyedRateLimiter, RateLimiter};
 use sluicegate_core::time::Clock;
@@ -17,16 +17,16 @@ const KEYS: [u32; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const KEYS_MAX_QUICK: u32 = 1_000_000;
 const ENTRIES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
-/// Returns the most bytes that a key took, whatever the number of keys.
+/// Returns the highest number of bytes per key among all numbers of keys.
 pub(crate) fn run(effort: Effort) -> f64 {
     let keys = KEYS.into_iter().filter(|&keys| !effort.quick || keys <= KEYS_MAX_QUICK);
     let weights: Vec<_> = keys.map(|keys| (keys, ours(keys), governor(keys))).collect();
 
-    println!("\n## memory: bytes in use, as they were asked of the allocator\n");
+    println!("\n## memory: bytes requested from the allocator and not freed\n");
     println!(
-        "A key is a user and a model (`user-000123`, `gpt-4o`) under an exact log of 100/h that \
-         holds one entry.\ngovernor keeps the same text and no entries. An empty store of ours \
-         weighs {} bytes, which is not counted here.\n",
+        "A key is a user and a model (`user-000123`, `gpt-4o`) with an exact log of 100/h that has \
+         one entry.\ngovernor keeps the same key text and no entries. The {} bytes of our empty \
+         store are not counted.\n",
         grouped(weigh(|| store(MonotonicClock::new())).1.bytes as f64)
     );
     let head = ["keys", "bytes/key", "blocks/key", "governor bytes/key", "governor blocks/key"];
@@ -42,7 +42,7 @@ pub(crate) fn run(effort: Effort) -> f64 {
     }
     print!("{table}");
 
-    println!("\nOne key whose exact log holds many entries:\n");
+    println!("\nOne key whose exact log has many entries:\n");
     let mut table = Table::new(&["entries", "bytes/entry", "blocks"]);
     for entries in ENTRIES {
         let weight = log(entries);
@@ -61,7 +61,7 @@ fn per(weight: i64, count: u32) -> f64 {
     weight as f64 / f64::from(count)
 }
 
-/// As many keys as that, with one entry each.
+/// Measures `keys` keys of ours with one log entry each.
 fn ours(keys: u32) -> Weight {
     let rules = user_model("100/h");
     let clock = MonotonicClock::new();
@@ -70,7 +70,7 @@ fn ours(keys: u32) -> Weight {
     weigh(|| (0..keys).for_each(|user| ask(&rules, &clock, &store, &mut ids, user))).1
 }
 
-/// As many entries as that, of one key.
+/// Measures one key of ours with `entries` log entries.
 fn log(entries: u32) -> Weight {
     let rules = user_model("1000000/h");
     let clock = MonotonicClock::new();
@@ -79,7 +79,8 @@ fn log(entries: u32) -> Weight {
     weigh(|| (0..entries).for_each(|_| ask(&rules, &clock, &store, &mut ids, 123))).1
 }
 
-/// Room for twice the most keys: shards are not filled evenly, and no key is to overflow.
+/// Creates a store for twice the highest number of keys: shards are not filled evenly, and no key
+/// may be refused.
 fn store(clock: MonotonicClock) -> Memory {
     let capacity = Capacity { keys_max: 2 * KEYS[KEYS.len() - 1] as usize, ..Capacity::default() };
     Memory::with_clock(capacity, clock)
@@ -95,7 +96,7 @@ fn ask(rules: &Ruleset, clock: &MonotonicClock, store: &Memory, ids: &mut Ids, u
     let query = query.and_then(|query| query.with("modelId", "gpt-4o"));
     let query = query.expect("the values are valid");
     let plan = rules.plan(&query, clock.now()).expect("one request is planned");
-    assert!(acquire(store, &plan).is_allowed(), "nobody has used up the limit");
+    assert!(acquire(store, &plan).is_allowed(), "the limit is not used up");
 }
 
 fn governor(keys: u32) -> Weight {
@@ -104,7 +105,7 @@ fn governor(keys: u32) -> Weight {
     let fill = || {
         for user in 0..keys {
             let allowed = limiter.check_key(&format!("user-{user:06}:gpt-4o"));
-            assert!(allowed.is_ok(), "nobody has used up the limit");
+            assert!(allowed.is_ok(), "the limit is not used up");
         }
     };
     weigh(fill).1

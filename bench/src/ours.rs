@@ -1,4 +1,4 @@
-//! Sluicegate, walked the whole road: values → Query → Plan → Decision.
+//! Sluicegate as a benchmarked limiter: values → Query → Plan → Decision.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -14,21 +14,21 @@ use crate::limiter::Limiter;
 use crate::scope::{Mode, Quota, SCOPES};
 use crate::traffic::User;
 
-/// How the limits of a scenario are written.
+/// Algorithm of the limits of a scenario.
 #[derive(Clone, Copy)]
 pub(crate) enum Shape {
-    /// An exact log: what we promise unless a rule says otherwise.
+    /// An exact log, the default of a rule.
     Exact,
-    /// A token bucket: what governor and throttlecrab compute.
+    /// A token bucket, as governor and throttlecrab use.
     Bucket,
 }
 
-/// A group per scope, each with one rule, in front of a store in memory.
+/// A memory store with one group per scope. Each group has one rule.
 pub(crate) struct Sluicegate {
     ruleset: Ruleset,
     clock: MonotonicClock,
     store: Memory,
-    /// No scope asks for a tenant unless there are more than one.
+    /// True if a scope counts per tenant: every scenario with more than one scope.
     tenants: bool,
 }
 
@@ -73,7 +73,7 @@ impl Limiter for Sluicegate {
     }
 }
 
-/// Names for requests: different ones, at no cost worth measuring.
+/// Generates unique request ids in negligible time.
 pub(crate) struct Ids(u128);
 
 impl Ids {
@@ -87,17 +87,17 @@ impl Ids {
     }
 }
 
-/// A rule with one limit.
+/// Creates a rule with one limit.
 pub(crate) fn rule(name: &str, per: &[&str], limit: &str) -> Rule {
     Rule::new(name, [limit.parse::<Limit>().expect(limit)]).per(per)
 }
 
-/// A ruleset with the default settings.
+/// Compiles a ruleset with the default settings.
 pub(crate) fn ruleset(groups: Vec<Group>) -> Ruleset {
     Ruleset::new(groups, Settings::default()).expect("the rules of the benchmark compile")
 }
 
-/// Asks a store in memory, which answers at once.
+/// Calls `acquire` on a memory store, whose future is ready at the first poll.
 pub(crate) fn acquire(store: &impl Store, plan: &Plan<'_>) -> Decision {
     let mut answer = pin!(store.acquire(plan));
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! Section `plan`: what `Ruleset::plan` alone costs, by the number of rules.
+//! Section `plan`: time of `Ruleset::plan` alone, by number of rules.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::report::{Table, grouped, ns, spread};
 use crate::rounds::{Figure, interleave, ns_per_call};
 
 const RULES: [usize; 3] = [10, 1_000, 10_000];
-/// A power of two, so that going round is a mask.
+/// A power of two, so that the compiler turns the modulo into a bit mask.
 const QUERIES: usize = 1 << 12;
 
-/// Which rules the queries match.
+/// Rules that the queries match: always the same one, or a random one each.
 #[derive(Clone, Copy)]
 enum Hits {
     One,
@@ -80,7 +80,8 @@ impl Subject {
     }
 }
 
-/// Returns how much more it costs to find the same rule among the most than among the fewest.
+/// Returns the time to find the same rule among the largest number of rules, divided by that among
+/// the smallest.
 pub(crate) fn run(effort: Effort) -> f64 {
     let mut subjects = Vec::new();
     for (hits, secret) in [
@@ -97,9 +98,9 @@ pub(crate) fn run(effort: Effort) -> f64 {
 
     println!("\n## plan: `Ruleset::plan` alone\n");
     println!(
-        "Each rule asks for an API key and a model, one default rule stands behind them; a query \
-         matches one.\n`any rule` is another rule for each query, so more rules also means more \
-         cache misses.\n"
+        "Each rule has a condition on the API key and the model; a last rule matches everything \
+         else. A query matches one rule.\nWith `any rule`, each query matches a random rule, so \
+         more rules also cause more cache misses.\n"
     );
     let mut table = Table::new(&["", "rules", "ns", "min–max"]);
     for (subject, &figure) in subjects.iter().zip(&figures) {

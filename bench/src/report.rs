@@ -1,10 +1,10 @@
-//! What is printed: Markdown tables, and the goals.
+//! Formats results as Markdown tables, and compares them with goals.
 
 use std::fmt;
 
 use crate::rounds::Figure;
 
-/// A table: text in the first column, numbers in the others.
+/// A Markdown table with text in the first column and numbers in the others.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -48,17 +48,17 @@ impl fmt::Display for Table {
     }
 }
 
-/// Nanoseconds, as exactly as they are known.
+/// Formats nanoseconds, with one decimal below 10.
 pub(crate) fn ns(ns: f64) -> String {
     if ns < 10.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
 
-/// The spread of the rounds.
+/// Formats the smallest and the largest value of the rounds.
 pub(crate) fn spread(figure: Figure) -> String {
     format!("{}–{}", ns(figure.min), ns(figure.max))
 }
 
-/// `12,345,678`.
+/// Formats a number with separators: `12,345,678`.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -71,23 +71,23 @@ pub(crate) fn grouped(number: f64) -> String {
     text
 }
 
-/// One thing that we want to be true.
+/// A performance goal.
 pub(crate) struct Goal {
     pub(crate) what: &'static str,
-    /// What was measured, unless its section did not run.
+    /// The measured value. `None` if the section did not run.
     pub(crate) measured: Option<f64>,
     pub(crate) unit: &'static str,
     pub(crate) target: Target,
 }
 
-/// Where a figure should be.
+/// Bound that a measured value must keep.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// The goals as a table.
+/// Formats the goals as a table.
 pub(crate) fn goals(goals: &[Goal]) -> Table {
     let mut table = Table::new(&["goal", "target", "measured", ""]);
     for goal in goals {

@@ -1,11 +1,11 @@
-//! Turns: everything is measured once, then everything again, so that whatever else the machine
-//! does falls on all alike.
+//! Alternating rounds: each round measures every subject once, so that a disturbance of the machine
+//! affects all of them alike.
 
 use std::time::Duration;
 
 use crate::stopwatch::Stopwatch;
 
-/// The median of several rounds, with their spread.
+/// Median, smallest and largest value of several rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     pub(crate) median: f64,
@@ -14,7 +14,7 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// The figure of at least one round.
+    /// Summarises the values of at least one round.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -22,7 +22,7 @@ impl Figure {
     }
 }
 
-/// Measures each subject once a round, in turns.
+/// Measures each subject once per round.
 pub(crate) fn interleave<S, T>(
     rounds: usize,
     subjects: &mut [S],
@@ -37,7 +37,7 @@ pub(crate) fn interleave<S, T>(
     results
 }
 
-/// Nanoseconds for one call, over `length`, after a tenth of it unmeasured.
+/// Repeats a call for `length`, after a warm-up of a tenth of it. Returns the nanoseconds per call.
 pub(crate) fn ns_per_call(length: Duration, mut call: impl FnMut()) -> f64 {
     let mut drive = |length: Duration| {
         const BATCH: usize = 512;

@@ -1,15 +1,15 @@
-//! What is limited: the five scopes, and how much each gives.
+//! The scopes of a scenario, with their keys and limits.
 
-/// A kind of counter. A scenario with n scopes has the first n.
+/// The dimensions that a limit counts by. A scenario with n scopes has the first n.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// One counter for each user and model: as many as there are users.
+    /// A counter per user and model: as many as users, since each user has one model.
     UserModel,
     /// A hundred counters.
     Tenant,
     /// Ten counters.
     Model,
-    /// As many as there are users.
+    /// A counter per user.
     User,
     /// One counter.
     Global,
@@ -18,7 +18,7 @@ pub(crate) enum Scope {
 pub(crate) const SCOPES: [Scope; 5] =
     [Scope::UserModel, Scope::Tenant, Scope::Model, Scope::User, Scope::Global];
 
-/// Used up by the first few requests of each user.
+/// Limit of a user that denies: its first few requests use it up.
 const HOURLY: u32 = 5;
 
 impl Scope {
@@ -32,7 +32,7 @@ impl Scope {
         }
     }
 
-    /// The dimensions by which it counts apart.
+    /// Dimensions with a separate counter for each value.
     pub(crate) const fn per(self) -> &'static [&'static str] {
         match self {
             Self::UserModel => &["userId", "modelId"],
@@ -43,7 +43,7 @@ impl Scope {
         }
     }
 
-    /// The key as the user of a limiter without dimensions builds it.
+    /// Builds the key as a text, for limiters without dimensions.
     pub(crate) fn key(self, user: &str, model: &str, tenant: &str) -> String {
         match self {
             Self::UserModel => format!("{user}:{model}"),
@@ -54,11 +54,11 @@ impl Scope {
         }
     }
 
-    /// How much it gives.
+    /// Returns the limit of the scope.
     pub(crate) const fn quota(self, mode: Mode) -> Quota {
         match (self, mode) {
-            // Only the first scope denies: the best case for those who ask one after the other
-            // and stop at the first denial.
+            // Only the first scope denies: the best case for limiters that check one scope after
+            // the other and stop at the first denial.
             (Self::UserModel, Mode::Deny) => Quota::Hourly(HOURLY),
             (Self::UserModel | Self::User, _) => Quota::PerSecond(100_000),
             (Self::Tenant | Self::Model | Self::Global, _) => Quota::PerSecond(10_000_000),
@@ -66,7 +66,7 @@ impl Scope {
     }
 }
 
-/// What happens to nearly every request.
+/// Decision for nearly every request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Admit,
@@ -74,7 +74,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// How often each user has to ask until every further request meets the same answer.
+    /// Number of requests per user after which every further request gets the same decision.
     pub(crate) const fn requests_to_settle(self) -> usize {
         match self {
             Self::Admit => 1,
@@ -90,12 +90,12 @@ impl Mode {
     }
 }
 
-/// A limit, in the terms of every peer.
+/// An amount per time unit, which every limiter can express.
 #[derive(Clone, Copy)]
 pub(crate) enum Quota {
-    /// So many in a second: more than anybody asks for.
+    /// Requests per second, more than the benchmark sends.
     PerSecond(u32),
-    /// So many in an hour: used up at once.
+    /// Requests per hour, used up at once.
     Hourly(u32),
 }
 
@@ -113,10 +113,10 @@ impl Quota {
         }
     }
 
-    /// As an exact limit of ours.
+    /// Formats the quota as an exact limit of ours.
     ///
-    /// A second is written as tenths, which no peer could tell from the whole at these amounts:
-    /// entries then leave while a round is measured, and their purge is part of the figure.
+    /// The window is a tenth of a second with a tenth of the amount. So entries expire while a
+    /// round is measured, and the time to remove them is included.
     pub(crate) fn exact(self) -> String {
         match self {
             Self::PerSecond(amount) => format!("{}/100ms", amount / 10),
@@ -124,10 +124,10 @@ impl Quota {
         }
     }
 
-    /// As a token bucket of ours: what governor and throttlecrab compute.
+    /// Formats the quota as a token bucket of ours, as governor and throttlecrab use.
     ///
-    /// Large and slowly refilled, so that it has something in it whenever it is asked: our store
-    /// forgets a bucket that has drained, and would make it anew for every request.
+    /// The bucket is large and slowly refilled, so that it is never full again: our store drops a
+    /// full bucket, and would create it again for every request.
     pub(crate) fn bucket(self) -> String {
         match self {
             Self::PerSecond(amount) => {

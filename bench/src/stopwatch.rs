@@ -1,31 +1,31 @@
-//! How long something took.
+//! Measures the time that threads spend on a batch of calls.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Started when it is made.
+/// A running time measurement.
 pub(crate) struct Stopwatch {
     wall: Instant,
     cpu: Option<Duration>,
 }
 
 impl Stopwatch {
-    /// Measures what so many threads do at the same time.
+    /// Starts measuring one of `threads` concurrent threads.
     ///
-    /// One thread has nobody to wait for, so the time that it had the processor is all that counts,
-    /// and other programs on the machine take less part in the figure. Several may wait for each
-    /// other, and waiting is part of what they cost.
+    /// With one thread it measures the processor time of that thread, which other programs on the
+    /// machine disturb less. With several it measures wall-clock time, because the threads may wait
+    /// for each other and that time counts.
     pub(crate) fn start(threads: usize) -> Self {
         Self { wall: Instant::now(), cpu: (threads == 1).then(cpu) }
     }
 
-    /// Whether so much time has passed, by the clock on the wall.
+    /// Returns true if `length` has passed in wall-clock time.
     pub(crate) fn has_run(&self, length: Duration) -> bool {
         self.wall.elapsed() >= length
     }
 
-    /// Nanoseconds for each of `count` things that were done meanwhile.
+    /// Returns the nanoseconds per call, for `count` calls since the start.
     pub(crate) fn ns_each(&self, count: usize) -> f64 {
         let spent = match self.cpu {
             Some(start) => cpu() - start,
@@ -37,5 +37,5 @@ impl Stopwatch {
 
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(time).expect("a thread has used no less than no time")
+    Duration::try_from(time).expect("processor time is not negative")
 }

@@ -1,8 +1,8 @@
-//! Who asks: the same users, in the same order, for every limiter.
+//! The same request sequence for every limiter.
 
 use crate::scope::SCOPES;
 
-/// How many users there are; each has one model and one tenant.
+/// Number of users; each has one model and one tenant.
 pub(crate) const USERS: usize = 10_000;
 const TENANTS: usize = 100;
 const MODELS: [&str; 10] = [
@@ -18,30 +18,30 @@ const MODELS: [&str; 10] = [
     "mistral-large",
 ];
 
-/// A power of two, so that going round is a mask.
+/// A power of two, so that the compiler turns the modulo into a bit mask.
 const ORDER: usize = 1 << 16;
 
-/// What a request says about its sender.
+/// The values of a request.
 ///
-/// A service has just read these from its socket, so they should be in the cache: users are small
-/// and their texts lie side by side.
+/// A service has just read them from its socket, so they should be in the processor cache: users
+/// are small, and their texts are adjacent in memory.
 pub(crate) struct User {
     pub(crate) user: &'static str,
     pub(crate) model: &'static str,
     pub(crate) tenant: &'static str,
-    /// The keys of the scopes, for a caller that keeps them.
+    /// The keys of the scopes, built once, for limiters that take kept keys.
     pub(crate) keys: &'static [String; SCOPES.len()],
 }
 
-/// The users, and the order in which they come.
+/// The users, and the order of their requests.
 pub(crate) struct Traffic {
     pub(crate) users: Vec<User>,
-    /// Drawn before anything is measured, so that drawing costs nothing.
+    /// Indexes of users, chosen before the measurement so that it contains no random numbers.
     order: Vec<u32>,
 }
 
 impl Traffic {
-    /// To be made once: its texts stay.
+    /// Creates the traffic. Call it once per process: its texts are never freed.
     pub(crate) fn new() -> Self {
         let mut random = fastrand::Rng::with_seed(42);
         let user_names = texts(USERS, |number| format!("user-{number:06}"));
@@ -58,18 +58,19 @@ impl Traffic {
         }
     }
 
-    /// The user of the request with this number.
+    /// Returns the user of a request number.
     pub(crate) fn at(&self, number: usize) -> &User {
         &self.users[self.order[number % ORDER] as usize]
     }
 
-    /// The number from which thread `thread` of `threads` starts, so that no two follow each other.
+    /// Returns the first request number of a thread. The threads start at equal distances, so that
+    /// they do not send the same requests shortly after each other.
     pub(crate) fn start(&self, thread: usize, threads: usize) -> usize {
         ORDER / threads * thread
     }
 }
 
-/// Texts of one length, side by side.
+/// Creates texts of equal length that are adjacent in memory.
 fn texts(count: usize, text: impl Fn(usize) -> String) -> Vec<&'static str> {
     let all: &'static str = (0..count).map(&text).collect::<String>().leak();
     let length = all.len() / count;

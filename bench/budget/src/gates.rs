@@ -1,4 +1,5 @@
-//! Ways to keep a budget: ours in two modes, and what gateways do without reservations.
+//! Limiters that keep a budget: ours in two modes, and the check-then-add of gateways without
+//! reservations.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -23,14 +24,14 @@ const LIMIT: &str = "10 USD/h";
 
 /// A limiter under test.
 pub(crate) trait Gate {
-    /// What admits, and hands out what it wants back.
+    /// Decides a request. Returns true if it is admitted.
     fn admit(&mut self, number: usize, work: &Work) -> bool;
 
-    /// It is done, and its cost is known.
+    /// Reports the actual cost of an admitted request that has ended.
     fn settle(&mut self, number: usize, work: &Work, now: Timestamp);
 }
 
-/// The time of the run, which the store goes by.
+/// The virtual clock of the store.
 #[derive(Clone)]
 struct Virtual(Arc<AtomicU64>);
 
@@ -40,7 +41,7 @@ impl Clock for Virtual {
     }
 }
 
-/// Sluicegate, over its store in memory.
+/// Sluicegate with its memory store.
 pub(crate) struct Ours {
     rules: Ruleset,
     store: Memory<Virtual>,
@@ -49,7 +50,7 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    /// With an estimate for each piece of work, or none.
+    /// Creates the limiter. `estimates` tells if requests state an estimated cost.
     pub(crate) fn new(mode: Mode, estimates: bool) -> Self {
         let limit = LIMIT.parse::<Limit>().expect("a limit");
         let rule = Rule { mode, ..Rule::new("BUDGET", [limit]) };
@@ -60,7 +61,7 @@ impl Ours {
     }
 }
 
-/// Polls a call to a memory store, which answers at once.
+/// Polls a call to a memory store, whose future is ready at the first poll.
 fn at_once<T>(call: impl Future<Output = T>) -> T {
     match pin!(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -87,8 +88,8 @@ impl Gate for Ours {
     }
 }
 
-/// Reads what was spent, lets work through while that is less than the budget, and adds its cost when
-/// it is done.
+/// A counter that admits requests while the recorded cost is less than the budget, and adds the
+/// cost of a request when it ends.
 pub(crate) struct CheckThenAdd {
     replicas: Vec<Spent>,
 }
@@ -100,7 +101,7 @@ struct Spent {
 }
 
 impl CheckThenAdd {
-    /// With so many replicas, each of which counts on its own.
+    /// Creates a number of replicas that count separately.
     pub(crate) fn new(replicas: usize) -> Self {
         Self { replicas: vec![Spent::default(); replicas] }
     }

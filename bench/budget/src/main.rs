@@ -1,9 +1,9 @@
-//! Which budgets hold: the same random work against reservations, strict and optimistic, and against
-//! what reads the sum before and adds the cost after.
+//! Measures overshoot and false denials of a budget: the same random requests against strict and
+//! optimistic reservations, and against check-then-add.
 //!
-//! Time is virtual and the work is the same for all, so the figures are exact and the same in every
-//! run. A refusal is false if the work would have fit beside the true cost of all that was admitted
-//! in the hour before, which nobody could know then.
+//! Time is virtual, and all limiters get the same requests, so every run has the same results. A
+//! denial is false if the request would have fit beside the actual costs of all requests that were
+//! admitted in the hour before, which no limiter could know at that time.
 
 mod gates;
 mod traffic;
@@ -18,10 +18,10 @@ use traffic::{Use, Work, traffic};
 
 const SEEDS: u64 = 9;
 
-/// What became of one run.
+/// Results of one run.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
-    /// The most that was spent in any hour, beyond the budget.
+    /// Highest actual cost in any hour, minus the budget.
     overshoot: u64,
     refused: u64,
     falsely: u64,
@@ -29,7 +29,7 @@ struct Outcome {
     spent: u64,
 }
 
-/// What was really spent in the hour before, by when the work went.
+/// Actual costs of the requests that were admitted in the last hour.
 #[derive(Default)]
 struct Truth {
     entries: VecDeque<(Timestamp, u64)>,

@@ -1,24 +1,24 @@
-//! Random work: when it comes, what it was expected to cost, what it really cost, how long it took.
+//! Random requests with their arrival, estimated cost, actual cost and duration.
 
 use sluicegate_core::{Span, Timestamp};
 
-/// One piece of work.
+/// A request.
 #[derive(Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) at: Timestamp,
-    /// The most that it can cost, in nano-dollars: what a cap on its answer says.
+    /// Highest possible cost in nano-dollars, from the output cap of the request.
     pub(crate) estimate: u64,
-    /// What it costs, as is known when it is done.
+    /// Actual cost in nano-dollars, known when the request has ended.
     pub(crate) actual: u64,
     pub(crate) takes: Span,
 }
 
-/// How much of what was reserved answers really use.
+/// Distribution of the actual cost, relative to the reserved cost.
 #[derive(Clone, Copy)]
 pub(crate) enum Use {
-    /// 60 to 100 % of their cap: callers who know what they ask.
+    /// 60 to 100 % of the cap: callers with a suitable cap for each request.
     Most,
-    /// 2 to 100 %, mostly little: one cap for everything.
+    /// 2 to 100 % of the cap, mostly little: callers with one cap for all requests.
     Little,
 }
 
@@ -40,13 +40,13 @@ impl Use {
     }
 }
 
-/// When every run begins.
+/// Start of every run.
 pub(crate) const BEGIN: Timestamp = Timestamp::from_secs(1_800_000_000);
-/// How long it lasts.
+/// Duration of a run.
 pub(crate) const LASTS: Span = Span::from_secs(3 * 3_600);
 
-/// Three hours of work that comes at random, 4 pieces a second on average, for 0.2 to 3 cents each at
-/// most, and takes 1 to 30 seconds: several times what a budget of 10 dollars an hour pays for.
+/// Generates three hours of requests: on average 4 per second at random times, with caps of 0.2 to
+/// 3 cents and durations of 1 to 30 seconds. A budget of 10 dollars per hour pays for a fraction.
 pub(crate) fn traffic(seed: u64, uses: Use) -> Vec<Work> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut at, mut all) = (BEGIN, Vec::new());

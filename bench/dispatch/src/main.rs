@@ -1,20 +1,20 @@
-//! `cargo xtask bench dispatch`: a backlog of two windows in three ways to wait, as its provider and
-//! its store see it; the dispatcher without limits beside a bare loop that does the same; and jobs a
-//! second from end to end on the embedded queue.
+//! `cargo xtask bench dispatch`: three ways to delay a backlog that takes two windows, with the
+//! calls that provider and store get; the dispatcher without limits against a bare loop on lapin;
+//! and jobs per second from end to end on the embedded queue.
 
 #[path = "../../src/machine.rs"]
 mod machine;
 mod provider;
 #[path = "../../src/report.rs"]
-#[allow(dead_code, reason = "the engine prints nanoseconds, too")]
+#[allow(dead_code, reason = "only the engine benchmark prints nanoseconds")]
 mod report;
 #[path = "../../src/rounds.rs"]
-#[allow(dead_code, reason = "the engine measures single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod rounds;
 mod setting;
 mod speed;
 #[path = "../../src/stopwatch.rs"]
-#[allow(dead_code, reason = "rounds measure single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod stopwatch;
 mod waiting;
 mod whole;
@@ -23,26 +23,28 @@ use clap::{Parser, ValueEnum};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 
 #[derive(Parser)]
-#[command(about = "A backlog in three ways to wait, and the dispatcher beside a bare loop")]
+#[command(
+    about = "Benchmark three ways to delay a backlog, and the dispatcher against a bare loop"
+)]
 struct Args {
     /// Parts to run (default: all)
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Windows of 6 s instead of a minute, and a tenth of the messages
+    /// Use windows of 6 s instead of a minute, and a tenth of the messages
     #[arg(long)]
     quick: bool,
-    /// How often the speed is measured; at least 5
+    /// Number of rounds of the parts `speed` and `whole`; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// A backlog of two windows in three ways to wait, on RabbitMQ and Redis
+    /// Three ways to delay a backlog that takes two windows, on RabbitMQ and Redis
     Waiting,
-    /// The dispatcher on RabbitMQ beside a bare loop
+    /// Messages per second of the dispatcher on RabbitMQ, against a bare loop
     Speed,
-    /// Jobs a second from end to end on the embedded queue
+    /// Jobs per second from end to end on the embedded queue
     Whole,
 }
 

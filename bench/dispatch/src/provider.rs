@@ -1,4 +1,4 @@
-//! A provider that takes 20 ms for a job and writes down when it was called.
+//! A provider that takes 20 ms per call and records the time of every call.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ impl Provider {
         self.lock().len()
     }
 
-    /// From the first call to the last, and the most within any window of this length.
+    /// Returns the time from the first call to the last, and the highest number of calls within any
+    /// window of this length.
     pub(crate) fn seen(&self, window: Duration) -> (Duration, usize) {
         let mut calls = self.lock().clone();
         calls.sort_unstable();

@@ -1,4 +1,4 @@
-//! A limit, queues, and the dispatcher and worker between them: on Redis and RabbitMQ, or alone.
+//! The benchmarked dispatcher and worker, with their queues and limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use sluicegate_store::{Memory, MonotonicClock, Redis};
 use sluicegate_testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 
-/// About what an analysis is.
+/// Bytes of a typical job.
 const BODY_BYTES: usize = 2_000;
 
 pub(crate) struct Setting {
@@ -36,7 +36,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Queues under a name of their own; both tiers have the limit.
+    /// Creates queues with a unique name. Both tiers have the limit.
     pub(crate) async fn new(url: &str, name: &str, limit: &str) -> anyhow::Result<Self> {
         let redis = RedisServer::start(sluicegate_testkit::redis::Version::System, &[]);
         let rule = |tier: &str| {
@@ -51,7 +51,7 @@ impl Setting {
         let groups = vec![rule("dispatch"), rule("worker")];
         let rules = Ruleset::new(groups, Settings::default()).expect("the rules are sound");
         let server = RedisEndpoint::at("127.0.0.1", redis.port);
-        // As the configuration has it where there are jobs.
+        // The timeouts of a configuration with workers.
         let retry = RetryPolicy {
             timeout: Duration::from_millis(500),
             deadline: Duration::from_millis(1_500),
@@ -192,7 +192,7 @@ impl Setting {
         self.stop = Stop::default();
     }
 
-    /// How many scripts Redis has run so far.
+    /// Returns the number of scripts that Redis has run so far.
     pub(crate) fn scripts(&self) -> u64 {
         let Some(redis) = &self.redis else { return 0 };
         let stats = redis.command(&["INFO", "commandstats"]);
@@ -205,7 +205,7 @@ impl Setting {
     }
 }
 
-/// A service without limits, in memory.
+/// Creates a service without limits on the memory store.
 pub(crate) fn memory_service() -> Arc<Service> {
     let rules = Ruleset::new(Vec::new(), Settings::default()).expect("no rules are sound");
     let limiter = Limiter::new(rules, Memory::new(Capacity::FALLBACK).into());

@@ -1,5 +1,5 @@
-//! The dispatcher without limits, beside a bare loop that takes, publishes, awaits the confirmation
-//! and acknowledges, with as many under way.
+//! Compares the dispatcher without limits with a bare loop that receives, publishes, awaits the
+//! confirmation and acknowledges, with the same number of messages in flight.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ pub(crate) async fn measure(broker: &RabbitServer, quick: bool, rounds: u8) -> a
     let jobs = if quick { 2_000 } else { 20_000 };
     let mut setting = Setting::new(&broker.url(), "speed", "1000000/s").await?;
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    // Once unmeasured.
+    // The first round is a warm-up.
     for round in 0..=rounds {
         let rates = (dispatch(&mut setting, jobs).await?, republish(broker, &setting, jobs).await?);
         if round > 0 {
@@ -35,7 +35,7 @@ pub(crate) async fn measure(broker: &RabbitServer, quick: bool, rounds: u8) -> a
         }
     }
     println!(
-        "\n## {} messages from one queue to another, {rounds} rounds in turns\n",
+        "\n## {} messages from one queue to another, {rounds} alternating rounds\n",
         grouped(jobs as f64)
     );
     let ratio = Figure::of(ours.iter().zip(&bare).map(|(ours, bare)| ours / bare));

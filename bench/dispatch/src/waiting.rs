@@ -1,7 +1,9 @@
-//! A backlog of two windows, three ways to wait.
+//! Compares three ways to delay a backlog that takes two windows of its limit.
 //!
-//! *Worker only* is what this replaces: no first tier; a worker holds a message over the limit for up
-//! to 5 s, looking again and again, and then counts it as failed, up to three times.
+//! - *Worker only*: no dispatcher. A worker holds a message over the limit for up to 5 s, asks
+//!   again and again, and then counts the attempt as failed. A message has three attempts.
+//! - *Fixed delay*: the dispatcher delays a message over the limit by a fixed time.
+//! - *Booked*: the dispatcher books the start of each message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +21,18 @@ use crate::provider::Provider;
 use crate::report::Table;
 use crate::setting::Setting;
 
-/// What the limit is, and how much there is to do.
+/// The limit and the number of messages.
 struct Load {
     limit: usize,
     window: Duration,
     jobs: usize,
 }
 
-/// What came of it.
+/// Results of one run.
 struct Outcome {
     requeued: u64,
     failed: u64,
-    /// From the first call to the last.
+    /// Time from the first call of the provider to the last.
     took: Duration,
     most: usize,
     scripts: u64,
@@ -121,7 +123,8 @@ async fn dispatched(
     })
 }
 
-/// The frozen way: nothing prevents, and who has waited 5 s has failed.
+/// Measures workers without a dispatcher: an attempt that has waited 5 s for the limit fails.
+/// Frozen.
 async fn worker_only(broker: &RabbitServer, load: &Load) -> anyhow::Result<Outcome> {
     const PATIENCE: Duration = Duration::from_secs(5);
     const ATTEMPTS: u32 = 3;
@@ -164,7 +167,7 @@ async fn worker_only(broker: &RabbitServer, load: &Load) -> anyhow::Result<Outco
         }
     }
     let (took, most) = provider.seen(judged(load));
-    anyhow::ensure!(provider.calls() > 0, "nothing was worked on");
+    anyhow::ensure!(provider.calls() > 0, "the provider was never called");
     Ok(Outcome {
         requeued: counts[requeued].load(Ordering::SeqCst),
         failed: counts[failed].load(Ordering::SeqCst),
@@ -179,7 +182,7 @@ async fn fail(delivery: Delivery, last: bool) {
         true => delivery.dead_letter(DeadLetterReason::new("the limit was reached for 5 s")).await,
         false => delivery.retry(DeliveryTime::After(Span::from_secs(1))).await,
     };
-    // It is delivered again, and counted then.
+    // A delivery that could not be settled comes again and is counted then.
     let _ = settled;
 }
 
@@ -200,7 +203,8 @@ async fn setting(broker: &RabbitServer, load: &Load, name: &str) -> anyhow::Resu
     Setting::new(&broker.url(), name, &limit).await
 }
 
-/// A little less than the window: a call arrives after its turn.
+/// Returns the window in which calls are counted: a little shorter than that of the limit, because
+/// a call arrives some time after it was admitted.
 fn judged(load: &Load) -> Duration {
     load.window - Duration::from_millis(500)
 }

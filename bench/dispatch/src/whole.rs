@@ -1,5 +1,5 @@
-//! Jobs a second from the raw queue through a dispatcher and a worker to their end, without limits and
-//! without work, on the embedded queue.
+//! Measures jobs per second on the embedded queue from the raw queue through a dispatcher and a
+//! worker to their acknowledgement, without limits and with a handler that does nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::report::{Table, grouped};
 use crate::rounds::Figure;
 use crate::setting::{Setting, memory_service};
 
-/// Jobs at the same time, and jobs a second that are to be reached.
+/// Numbers of concurrent jobs, and the goals for jobs per second.
 const CASES: [(u16, Option<f64>); 2] = [(20, None), (200, Some(10_000.0))];
 
-/// A handler that has nothing to do.
+/// A handler that does nothing.
 struct Idle;
 
 impl Handler for Idle {
@@ -28,7 +28,7 @@ impl Handler for Idle {
 
 pub(crate) async fn measure(quick: bool, rounds: u8) -> anyhow::Result<()> {
     let jobs = if quick { 5_000 } else { 50_000 };
-    // Beside this program: a temporary folder may be in memory, where nothing is durable.
+    // Not in /tmp, which may be in memory: its writes would not be durable.
     let program = std::env::current_exe()?;
     let folder = tempfile::tempdir_in(program.parent().context("no folder")?)?;
     println!(
@@ -41,7 +41,7 @@ pub(crate) async fn measure(quick: bool, rounds: u8) -> anyhow::Result<()> {
         let broker = Arc::new(Embedded::open(&path)?);
         let mut setting = Setting::on(memory_service(), None, broker, "whole");
         let mut rates = Vec::new();
-        // Once unmeasured.
+        // The first round is a warm-up.
         for round in 0..=rounds {
             let rate = run(&mut setting, jobs, concurrency).await?;
             if round > 0 {

@@ -1,9 +1,10 @@
-//! `cargo xtask bench gateway`: a request through a gateway, beside going direct and beside nginx
-//! and Envoy with their own rate limits.
+//! `cargo xtask bench gateway`: compares a request through the gateway with a direct request, and
+//! with nginx and Envoy with their own rate limits.
 //!
-//! The upstream is an nginx that answers at once. All proxies run at the same time and are asked
-//! in turns, by wrk: whatever else the machine does falls on all alike. With two cores or more the
-//! servers have the first one and wrk the last. No limit binds: what is measured is its check.
+//! The upstream is an nginx that answers at once. All proxies run at the same time, and wrk
+//! measures them alternately, so that a disturbance of the machine affects all of them. With two or
+//! more cores, the servers run on the first and wrk on the last. The limits are never reached, so
+//! only their check is measured.
 
 mod server;
 mod setups;
@@ -15,23 +16,23 @@ use server::Server;
 use wrk::Run;
 
 #[derive(Parser)]
-#[command(about = "A request through a gateway, beside going direct, nginx and Envoy")]
+#[command(about = "Benchmark the gateway against direct requests, nginx and Envoy")]
 struct Args {
-    /// Shorter rounds
+    /// Run shorter rounds
     #[arg(long)]
     quick: bool,
-    /// How often each is measured; at least 5
+    /// Number of rounds; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
-    /// Connections that saturate
+    /// Number of connections for the rate; they saturate the server
     #[arg(long, default_value_t = 64)]
     connections: u16,
-    /// Connections that do not, for the latency that is added
+    /// Number of connections for the added latency; they do not saturate the server
     #[arg(long, default_value_t = 1)]
     few: u16,
 }
 
-/// What is measured of one server.
+/// Results of one server.
 #[derive(Default)]
 struct Runs {
     full: Vec<Run>,
@@ -61,7 +62,7 @@ fn report(servers: &[Server], runs: &[Runs], args: &Args, seconds: u64) {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     println!(
-        "{} rounds of {seconds} s in turns, {} connections for the rate, {} for the latency, load {load} at the end\n",
+        "{} alternating rounds of {seconds} s, {} connections for the rate, {} for the latency, load {load} at the end\n",
         args.rounds, args.connections, args.few
     );
     println!("| way | requests/s | min–max | of direct | added p50 ms | added p99 ms |");
@@ -101,12 +102,12 @@ fn report(servers: &[Server], runs: &[Runs], args: &Args, seconds: u64) {
     println!("| added p99 below saturation | ≤ 1 ms | {added:.2} ms | {} |", verdict(added <= 1.0));
 }
 
-/// Per round, so that a slow round is slow for both.
+/// Returns the median of the ratios per round, because a slow round is slow for both.
 fn ratio(one: &[Run], other: &[Run]) -> f64 {
     Figure::of(one.iter().zip(other).map(|(one, other)| one.per_second / other.per_second)).median
 }
 
-/// The median of several rounds, with their spread.
+/// Median, smallest and largest value of several rounds.
 struct Figure {
     median: f64,
     min: f64,

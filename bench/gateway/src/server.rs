@@ -1,4 +1,4 @@
-//! A server under measurement.
+//! A benchmarked server process.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// A running server; it is killed when it is dropped.
+/// A running server. It is stopped when it is dropped.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) port: u16,
@@ -35,14 +35,14 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// In good order: an nginx that is killed leaves its workers behind.
+    /// Stops the server with a signal that it handles: a killed nginx leaves its workers running.
     fn drop(&mut self) {
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         let _ = self.child.wait();
     }
 }
 
-/// The command on one core, if there is another for the other side.
+/// Pins a command to a core if the machine has several.
 pub(crate) fn pinned(command: Command, core: usize) -> Command {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return command;

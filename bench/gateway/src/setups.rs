@@ -1,4 +1,4 @@
-//! The proxies, each with its own rate limit that never binds, before the same upstream.
+//! The proxies in front of one upstream, each with its own rate limit, which is never reached.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use crate::server::{Server, free_port};
 
-/// Direct first, then the proxies.
+/// Starts the upstream and the proxies. The upstream is the first server of the result.
 pub(crate) fn start(folder: &Path) -> anyhow::Result<Vec<Server>> {
     build(OURS)?;
     let ours = PathBuf::from("target/dist-build/dist/sluicegate");
@@ -72,7 +72,7 @@ http {{ access_log off; keepalive_requests 1000000000; client_body_temp_path {ro
 fn sluicegate(folder: &Path, program: &Path, upstream: u16) -> anyhow::Result<Server> {
     let (port, admin) = (free_port()?, free_port()?);
     let config = folder.join("sluicegate.yaml");
-    // The lines per request are off, as nginx's and Envoy's are.
+    // No log lines per request, as for nginx and Envoy.
     let text = format!(
         "listen: {{admin: '127.0.0.1:{admin}'}}
 log: {{level: warn, decisions: {{allowed: 0.0, denied: 0.0}}}}
@@ -89,7 +89,8 @@ gateways:
     Server::start("sluicegate", command, port)
 }
 
-/// What the crates cost that ours is made of.
+/// Starts a proxy of only the HTTP crates that the gateway uses, to measure their share of the
+/// time.
 fn with_bare(program: &Path, upstream: u16) -> anyhow::Result<Server> {
     let port = free_port()?;
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! wrk, which asks as fast as it is answered.
+//! Runs wrk, which sends the next request on a connection as soon as it has an answer.
 
 use std::process::Command;
 use std::thread;
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 
 use crate::server::{Server, pinned};
 
-/// What one round showed.
+/// Results of one round.
 pub(crate) struct Run {
     pub(crate) per_second: f64,
     pub(crate) p50_ms: f64,
@@ -24,7 +24,7 @@ pub(crate) fn run(server: &Server, connections: u16, seconds: u64) -> anyhow::Re
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "wrk failed: {text}");
     ensure!(!text.contains("Non-2xx"), "{} refuses: {text}", server.name);
-    ensure!(!text.contains("Socket errors"), "{} breaks off: {text}", server.name);
+    ensure!(!text.contains("Socket errors"), "{} closed connections: {text}", server.name);
     let after = |word: &str| text.lines().find_map(|line| line.trim().strip_prefix(word));
     let rate = after("Requests/sec:").and_then(|text| text.trim().parse().ok());
     Ok(Run {
@@ -34,7 +34,7 @@ pub(crate) fn run(server: &Server, connections: u16, seconds: u64) -> anyhow::Re
     })
 }
 
-/// `812.00us`, `1.23ms` or `1.20s`.
+/// Parses a duration such as `812.00us`, `1.23ms` or `1.20s` into milliseconds.
 fn milliseconds(text: &str) -> Option<f64> {
     let text = text.trim();
     let units = [("us", 0.001), ("ms", 1.0), ("s", 1_000.0)];

@@ -1,4 +1,4 @@
-//! h2load, which asks as fast as it is answered.
+//! Runs h2load, which sends the next request on a stream as soon as it has an answer.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,21 +8,21 @@ use anyhow::{Context, ensure};
 
 use crate::server::{Server, pinned};
 
-/// One question, over and over.
+/// The request that h2load repeats.
 pub(crate) struct Question {
     pub(crate) name: &'static str,
     pub(crate) path: &'static str,
-    /// The message, before gRPC frames it.
+    /// The message without its gRPC frame.
     pub(crate) message: Vec<u8>,
 }
 
-/// What one round showed.
+/// Results of one round.
 pub(crate) struct Run {
     pub(crate) per_second: f64,
     pub(crate) processor_us: f64,
 }
 
-/// Eight connections with sixteen streams each.
+/// Eight connections with sixteen concurrent streams each.
 const LOAD: [&str; 4] = ["--clients", "8", "--max-concurrent-streams", "16"];
 
 pub(crate) fn run(

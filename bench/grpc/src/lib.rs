@@ -1,4 +1,4 @@
-//! The messages, as the build makes them of the product's protos.
+//! The messages that the build generates from the product's protos.
 #![allow(clippy::all)]
 
 pub mod sluicegate {

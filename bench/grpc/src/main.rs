@@ -1,8 +1,9 @@
-//! `cargo xtask bench grpc`: Allow and ShouldRateLimit, beside a tonic that decides nothing.
+//! `cargo xtask bench grpc`: compares Allow and ShouldRateLimit with the floor, a tonic server that
+//! decides nothing.
 //!
-//! All servers run at the same time and are asked in turns, by h2load: whatever else the machine
-//! does falls on all alike. With two cores or more each server has the first one and h2load the
-//! last. h2load sends one message over and over, so one counter per scope is asked all the time.
+//! All servers run at the same time, and h2load measures them alternately, so that a disturbance of
+//! the machine affects all of them. With two or more cores, the servers run on the first and h2load
+//! on the last. h2load repeats one message, so all requests use the same counter of each scope.
 
 mod h2load;
 mod server;
@@ -22,17 +23,20 @@ use h2load::{Question, Run};
 use server::{Server, free_port};
 
 #[derive(Parser)]
-#[command(about = "Allow and ShouldRateLimit, beside a tonic that decides nothing")]
+#[command(
+    about = "Benchmark Allow and ShouldRateLimit against a tonic server that decides nothing"
+)]
 struct Args {
-    /// Shorter rounds
+    /// Run shorter rounds
     #[arg(long)]
     quick: bool,
-    /// How often each is measured; at least 5
+    /// Number of rounds; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
 }
 
-/// Three scopes, and three descriptors; nothing is denied, so that every decision is written.
+/// Three scopes and three descriptors. All requests are admitted, so every decision writes to its
+/// counters.
 const RULES: &str = "
 limits:
   - name: caller
@@ -60,7 +64,7 @@ envoy:
         - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1000000000}}
 ";
 
-/// What is left out of the leanest: as much as the floor leaves out.
+/// Turns off the decision log, which the floor does not have either.
 const LEAN: &str = "log: {decisions: {allowed: 0}}\n";
 
 fn main() -> anyhow::Result<()> {
@@ -118,7 +122,7 @@ fn questions() -> [Question; 2] {
     ]
 }
 
-/// The programs that are compared.
+/// Paths of the compared programs.
 struct Programs {
     ours: PathBuf,
     floor: PathBuf,
@@ -173,7 +177,7 @@ fn report(question: &Question, servers: &[Server], runs: &[Vec<Run>], requests: 
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     println!(
-        "\n{}: {rounds} rounds of {requests} in turns, load {load} at the end\n",
+        "\n{}: {rounds} alternating rounds of {requests} requests, load {load} at the end\n",
         question.name
     );
     println!(
@@ -182,7 +186,7 @@ fn report(question: &Question, servers: &[Server], runs: &[Vec<Run>], requests: 
     println!("|---|--:|--:|--:|--:|--:|--:|");
     let rate = |run: &Run| run.per_second;
     let cost = |run: &Run| run.processor_us;
-    // Per round, so that a slow round is slow for both.
+    // A ratio per round: a slow round is slow for both.
     let ratio = |one: &[Run], of: fn(&Run) -> f64| {
         Figure::of(one.iter().zip(&runs[0]).map(|(one, floor)| of(one) / of(floor)))
     };
@@ -207,7 +211,7 @@ fn report(question: &Question, servers: &[Server], runs: &[Vec<Run>], requests: 
     println!("\ngoal: at least 0.90 of the floor; measured {share:.2}: {verdict}");
 }
 
-/// The median of several rounds, with their spread.
+/// Median, smallest and largest value of several rounds.
 struct Figure {
     median: f64,
     min: f64,

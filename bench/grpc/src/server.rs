@@ -1,4 +1,4 @@
-//! A server under measurement.
+//! A benchmarked server process.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// A running server; it is killed when it is dropped.
+/// A running server. It is stopped when it is dropped.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) port: u16,
@@ -33,13 +33,13 @@ impl Server {
         Ok(server)
     }
 
-    /// The processor time that it has used.
+    /// Returns the processor time that the server has used.
     pub(crate) fn processor_seconds(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let (_, fields) = stat.rsplit_once(')').context("no such process")?;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
         let ticks: f64 = ticks.sum::<Result<_, _>>()?;
-        // Linux counts in hundredths for everybody who asks.
+        // Linux reports hundredths of a second to user space.
         Ok(ticks / 100.0)
     }
 }
@@ -51,7 +51,7 @@ impl Drop for Server {
     }
 }
 
-/// The command on one core, if there is another for the other side.
+/// Pins a command to a core if the machine has several.
 pub(crate) fn pinned(command: Command, core: usize) -> Command {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return command;

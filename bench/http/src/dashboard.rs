@@ -1,10 +1,10 @@
 //! `cargo xtask bench dashboard`: decisions over HTTP with ten open tabs of the dashboard, compared
 //! with none.
 //!
-//! One server is asked by wrk in turns (A B A B): without tabs, then with them. A tab does what the page
-//! Overview does: it loads the series, follows the event stream, and asks for the overview and the
-//! nodes every few seconds. Tabs are threads of this program instead of browsers, because ten
-//! browsers on the same machine would take the time that they measure.
+//! wrk sends requests to one server in alternating rounds (A B A B): without tabs, then with them.
+//! A tab sends the requests of the page Overview: it loads the series, follows the event stream,
+//! and loads the overview and the nodes every few seconds. Tabs are threads of this program,
+//! because ten browsers would take processor time from the server.
 
 mod server;
 mod wrk;
@@ -27,24 +27,24 @@ use wrk::Run;
 #[derive(Parser)]
 #[command(about = "Decisions over HTTP with open tabs of the dashboard, compared with none")]
 struct Args {
-    /// Shorter rounds
+    /// Run shorter rounds
     #[arg(long)]
     quick: bool,
     /// Number of rounds; at least 5
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
-    /// Open tabs
+    /// Number of open tabs
     #[arg(long, default_value_t = 10)]
     tabs: usize,
-    /// Connections that wrk keeps open
+    /// Number of connections of wrk
     #[arg(long, default_value_t = 32)]
     connections: u16,
-    /// Measure this program instead of one that is built for it
+    /// Measure this `sluicegate` binary instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
-/// Three scopes; nothing is denied, so that every decision is written.
+/// Three scopes. All requests are admitted, so every decision writes to its counters.
 const RULES: &str = "
 limits:
   - name: caller
@@ -135,7 +135,7 @@ impl Tabs {
             threads.push(thread::spawn(move || {
                 let mut turn = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    // As the page does: the nodes every 2 s, the overview every 5 s.
+                    // The intervals of the page.
                     for (path, every) in [("/v1/dashboard/nodes", 2), ("/v1/dashboard/overview", 5)]
                     {
                         if turn % (10 * every) == 0 {
@@ -212,7 +212,7 @@ fn report(args: &Args, seconds: u64, without: &[Run], with: &[Run], bytes: u64) 
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     println!(
-        "{} rounds of {seconds} s in turns, {} connections, {} tabs, load {load} at the end",
+        "{} alternating rounds of {seconds} s, {} connections, {} tabs, load {load} at the end",
         with.len(),
         args.connections,
         args.tabs
@@ -230,7 +230,7 @@ fn report(args: &Args, seconds: u64, without: &[Run], with: &[Run], bytes: u64) 
             rate.median, rate.min, rate.max, cost.median, cost.min, cost.max, p99.median
         );
     }
-    // Per round, so that a slow round is slow for both.
+    // A ratio per round: a slow round is slow for both.
     let ratio = |of: fn(&Run) -> f64| {
         Figure::of(with.iter().zip(without).map(move |(with, without)| of(with) / of(without)))
     };
@@ -247,7 +247,7 @@ fn report(args: &Args, seconds: u64, without: &[Run], with: &[Run], bytes: u64) 
     );
 }
 
-/// The median of several rounds, with their spread.
+/// Median, smallest and largest value of several rounds.
 struct Figure {
     median: f64,
     min: f64,

@@ -1,7 +1,9 @@
-//! `cargo xtask bench http`: a decision over HTTP, beside the floor and beside throttlecrab-server.
+//! `cargo xtask bench http`: compares decisions over HTTP with the floor, an axum server that
+//! decides nothing, and with throttlecrab-server.
 //!
-//! All servers run at the same time and are asked in turns, by wrk: whatever else the machine does
-//! falls on all alike. With two cores or more each server has the first one and wrk the last.
+//! All servers run at the same time, and wrk measures them alternately, so that a disturbance of
+//! the machine affects all of them. With two or more cores, the servers run on the first and wrk on
+//! the last.
 
 mod server;
 mod wrk;
@@ -16,35 +18,36 @@ use server::{Server, free_port};
 use wrk::Run;
 
 #[derive(Parser)]
-#[command(about = "A decision over HTTP, beside the floor and throttlecrab-server")]
+#[command(
+    about = "Benchmark decisions over HTTP against a bare axum server and throttlecrab-server"
+)]
 struct Args {
-    /// Shorter rounds
+    /// Run shorter rounds
     #[arg(long)]
     quick: bool,
-    /// How often each is measured; at least 5
+    /// Number of rounds; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
-    /// Connections that wrk keeps open
+    /// Number of connections of wrk
     #[arg(long, default_value_t = 32)]
     connections: u16,
-    /// Leave throttlecrab-server out
+    /// Do not measure throttlecrab-server
     #[arg(long)]
     no_peer: bool,
-    /// Also measure the binary of `cargo build --release`, which is built without link-time
-    /// optimisation
+    /// Also measure the binary of `cargo build --release`, which has no link-time optimisation
     #[arg(long)]
     everyday: bool,
-    /// Also measure the service with traces, of which it records 5 %
+    /// Also measure the service with traces, at a sample ratio of 5 %
     #[arg(long)]
     traces: bool,
 }
 
-/// The name of the peer in the report.
+/// Name of throttlecrab-server in the report.
 const PEER: &str = "throttlecrab-server, 1 key";
 
 const THROTTLECRAB: &str = "0.4.40";
 
-/// Three scopes; nothing is denied, so that every decision is written.
+/// Three scopes. All requests are admitted, so every decision writes to its counters.
 const RULES: &str = "
 limits:
   - name: caller
@@ -87,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The programs that are compared.
+/// Paths of the compared programs.
 struct Programs {
     ours: PathBuf,
     everyday: Option<PathBuf>,
@@ -162,7 +165,8 @@ fn start(programs: &Programs, args: &Args, folder: &Path) -> anyhow::Result<Vec<
         servers.push(ours("sluicegate, everyday build", everyday, "")?);
     }
     if args.traces {
-        // Nobody answers there: the cost of recording, without that of a collector on the same machine.
+        // Nothing listens on the port: this measures recording without a collector on the same
+        // machine.
         let port = free_port()?;
         let traces =
             format!("traces: {{endpoint: 'http://127.0.0.1:{port}', sample_ratio: 0.05}}\n");
@@ -174,7 +178,7 @@ fn start(programs: &Programs, args: &Args, folder: &Path) -> anyhow::Result<Vec<
         let mut throttlecrab = Command::new(program);
         throttlecrab.args(["--http", "--http-host", "127.0.0.1", "--http-port"]);
         throttlecrab.arg(port.to_string());
-        // One key and one limit: it knows no scopes.
+        // One key and one limit: throttlecrab-server has no scopes.
         let question = |n: usize| {
             let (user, model) = (n % 10_000, n % 7);
             format!(
@@ -191,12 +195,12 @@ fn report(servers: &[Server], runs: &[Vec<Run>], seconds: u64, connections: u16)
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     println!(
-        "{rounds} rounds of {seconds} s in turns, {connections} connections, load {load} at the end"
+        "{rounds} alternating rounds of {seconds} s, {connections} connections, load {load} at the end"
     );
-    println!("standard output of the servers, and so the decision log, goes to /dev/null\n");
+    println!("the decision log is written to /dev/null\n");
     let rate = |run: &Run| run.per_second;
     let cost = |run: &Run| run.processor_us;
-    // Per round, so that a slow round is slow for both.
+    // A ratio per round: a slow round is slow for both.
     let ratio = |one: &[Run], other: &[Run], of: fn(&Run) -> f64| {
         Figure::of(one.iter().zip(other).map(|(one, other)| of(one) / of(other)))
     };
@@ -248,7 +252,7 @@ fn report(servers: &[Server], runs: &[Vec<Run>], seconds: u64, connections: u16)
     }
 }
 
-/// The median of several rounds, with their spread.
+/// Median, smallest and largest value of several rounds.
 struct Figure {
     median: f64,
     min: f64,

@@ -1,4 +1,4 @@
-//! A server under measurement.
+//! A benchmarked server process.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// A running server; it is killed when it is dropped.
+/// A running server. It is stopped when it is dropped.
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) port: u16,
     pub(crate) path: &'static str,
-    /// The bodies that are sent in turn.
+    /// Request bodies, which are sent one after the other.
     pub(crate) bodies: Vec<String>,
     child: Child,
 }
 
-/// So many different questions.
+/// Number of different request bodies.
 const BODIES: usize = 70_000;
 
 impl Server {
@@ -31,7 +31,7 @@ impl Server {
         let mut command = pinned(command, 0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().with_context(|| format!("can't start {name}"))?;
-        // In an order in which neighbours have nothing in common.
+        // Spread out, so that adjacent requests have different users and tenants.
         let bodies = (0..BODIES).map(|n| question(n * 7_919 % BODIES)).collect();
         let mut server = Self { name, port, path, bodies, child };
         let begun = Instant::now();
@@ -47,13 +47,13 @@ impl Server {
         Ok(server)
     }
 
-    /// The processor time that it has used.
+    /// Returns the processor time that the server has used.
     pub(crate) fn processor_seconds(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let (_, fields) = stat.rsplit_once(')').context("no such process")?;
         let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
         let ticks: f64 = ticks.sum::<Result<_, _>>()?;
-        // Linux counts in hundredths for everybody who asks.
+        // Linux reports hundredths of a second to user space.
         Ok(ticks / 100.0)
     }
 }
@@ -65,7 +65,7 @@ impl Drop for Server {
     }
 }
 
-/// The command on one core, if there is another for the other side.
+/// Pins a command to a core if the machine has several.
 pub(crate) fn pinned(command: Command, core: usize) -> Command {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return command;

@@ -1,4 +1,4 @@
-//! wrk, which asks as fast as it is answered.
+//! Runs wrk, which sends the next request on a connection as soon as it has an answer.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use crate::server::{Server, pinned};
 
-/// What one round showed.
+/// Results of one round.
 pub(crate) struct Run {
     pub(crate) requests: f64,
     pub(crate) per_second: f64,
@@ -16,7 +16,7 @@ pub(crate) struct Run {
     pub(crate) processor_us: f64,
 }
 
-/// Requests are made beforehand: what wrk does for each must not be what is measured.
+/// Formats all requests before the measurement, so that wrk's own work per request is small.
 const SCRIPT: &str = r#"
 local requests, next = {}, 0
 function init(args)
@@ -50,7 +50,7 @@ pub(crate) fn run(
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "wrk failed: {text}");
     ensure!(!text.contains("Non-2xx"), "{} refuses: {text}", server.name);
-    ensure!(!text.contains("Socket errors"), "{} breaks off: {text}", server.name);
+    ensure!(!text.contains("Socket errors"), "{} closed connections: {text}", server.name);
     let after = |word: &str| text.lines().find_map(|line| line.trim().strip_prefix(word));
     let number = |text: Option<&str>| text.and_then(|text| text.trim().parse::<f64>().ok());
     let requests = text.lines().find_map(|line| line.trim().split_once(" requests in "));
@@ -62,7 +62,7 @@ pub(crate) fn run(
     })
 }
 
-/// `812.00us`, `1.23ms` or `1.20s`.
+/// Parses a duration such as `812.00us`, `1.23ms` or `1.20s` into milliseconds.
 fn milliseconds(text: &str) -> Option<f64> {
     let text = text.trim();
     let units = [("us", 0.001), ("ms", 1.0), ("s", 1_000.0)];

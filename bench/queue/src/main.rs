@@ -1,21 +1,21 @@
-//! `cargo xtask bench queue`: send, receive and acknowledge, and send delayed, through the port and
-//! by the client of each broker doing the same on the same broker, as durably.
+//! `cargo xtask bench queue`: compares our queue interface with the raw client of each broker:
+//! sending, receiving with acknowledgement, and sending with delay.
 //!
-//! Ours and the raw client are measured in turns: whatever else the machine does falls on both.
-//! Client and broker share the machine.
+//! Both use the same broker with the same durability, and are measured alternately, so that a
+//! disturbance of the machine affects both. Client and broker share the machine.
 
 #[path = "../../src/machine.rs"]
 mod machine;
 mod ours;
 mod raw;
 #[path = "../../src/report.rs"]
-#[allow(dead_code, reason = "the engine prints nanoseconds and goals, too")]
+#[allow(dead_code, reason = "only the engine benchmark prints nanoseconds and goals")]
 mod report;
 #[path = "../../src/rounds.rs"]
-#[allow(dead_code, reason = "the engine measures single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod rounds;
 #[path = "../../src/stopwatch.rs"]
-#[allow(dead_code, reason = "the engine measures single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod stopwatch;
 mod turns;
 
@@ -30,15 +30,15 @@ use ours::Ours;
 use turns::Case;
 
 #[derive(Parser)]
-#[command(about = "The queue port, beside the client of each broker")]
+#[command(about = "Benchmark the queue interface against the raw client of each broker")]
 struct Args {
-    /// Which brokers (default: all)
+    /// Brokers to measure (default: all)
     #[arg(value_enum)]
     brokers: Vec<Kind>,
-    /// A tenth of the jobs
+    /// Send a tenth of the jobs
     #[arg(long)]
     quick: bool,
-    /// How often each is measured; at least 5
+    /// Number of measured rounds; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
 }
@@ -52,7 +52,7 @@ enum Kind {
     Servicebus,
 }
 
-/// About what a job is that has its work in it, and one that names it only.
+/// Bytes of a job that contains its input, and of one that only refers to it.
 const WHOLE: usize = 2_000;
 const NAMED: usize = 100;
 
@@ -60,7 +60,7 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let chosen = if args.brokers.is_empty() { Kind::value_variants() } else { &args.brokers };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    println!("# queue: {} rounds in turns\n\n{}", args.rounds, machine::Machine::now());
+    println!("# queue: {} alternating rounds\n\n{}", args.rounds, machine::Machine::now());
     for kind in chosen {
         runtime.block_on(measure(*kind, &args))?;
     }
@@ -78,9 +78,10 @@ async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
     };
     match kind {
         Kind::Embedded => {
-            // Durable jobs a second, which others publish for jobs without work.
+            // The goal is the rate that other embedded queues publish for durable jobs without
+            // work.
             for (bytes, rate_goal) in [(WHOLE, None), (NAMED, Some(30_000.0))] {
-                // Beside this program: a temporary folder may be in memory, where nothing is durable.
+                // Not in /tmp, which may be in memory: its writes would not be durable.
                 let program = std::env::current_exe()?;
                 let folder = tempfile::tempdir_in(program.parent().context("no folder")?)?;
                 let case = Case { rate_goal, ..case("embedded", 50_000, bytes, 1_000) };
@@ -100,7 +101,8 @@ async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
         Kind::Sqs => {
             let server = SqsServer::moto();
             let config = raw::sdk_config(server.port);
-            // moto looks through all messages for each that it hands out: more would take for ever.
+            // moto scans all messages for each one that it delivers, so more messages take too
+            // long.
             let case = case("SQS on moto", 200, WHOLE, 10);
             let ours = Ours::sqs(&config, &case).await?;
             let raw = raw::Sdk::open(&config, &case).await?;
@@ -123,7 +125,7 @@ async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A JSON object of so many bytes.
+/// Creates a JSON object with this number of bytes.
 fn body(bytes: usize) -> String {
     format!(r#"{{"job":"{}"}}"#, "x".repeat(bytes - r#"{"job":""}"#.len()))
 }

@@ -1,4 +1,4 @@
-//! The port, as a program uses it.
+//! Our queue interface, used as a program does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::turns::{Case, Subject};
 
 const NAME: &str = "ours";
 const LATER: &str = "ours-later";
-/// The longest that all of them hide a message at once.
+/// The longest delay that all brokers support without sending a message again.
 const DELAY: Span = Span::from_secs(900);
 
 pub(crate) struct Ours {
     queue: Queue,
     consumer: Consumer,
-    /// Where delayed jobs are sent, and where they lie if that can be emptied: SQS does it once a
-    /// minute.
+    /// Queue that delayed jobs are sent to.
     later: Queue,
+    /// Queue in which the broker keeps delayed jobs, if it can be purged between rounds. SQS allows
+    /// that only once per minute.
     parked: Option<Queue>,
     body: Vec<u8>,
     batch: usize,
@@ -52,7 +53,7 @@ impl Ours {
             ..Default::default()
         };
         let broker = PubSub::connect(options).await?;
-        // Purging a queue purges its delay topics.
+        // Purging a queue also purges its delay topics.
         Self::on(Arc::new(broker), Some(LATER), case).await
     }
 
@@ -60,7 +61,7 @@ impl Ours {
         let options = servicebus::Options::from_connection_string(&server.connection_string())?;
         let options = servicebus::Options { admin_url: Some(server.admin_url()), ..options };
         let broker = Arc::new(ServiceBus::connect(options).await?);
-        // The queues of the raw client, which has no management API.
+        // The queues of the raw client, which can't create any.
         for name in ["raw", "raw-later"] {
             Queue::new(broker.clone(), name, Options::default()).create().await?;
         }

@@ -1,41 +1,41 @@
-//! Turns, and the table of what came of them.
+//! Measures ours and a raw client alternately, and prints the results as a table.
 
 use std::time::Instant;
 
 use crate::report::{Table, grouped};
 use crate::rounds::Figure;
 
-/// What is measured.
+/// One comparison: a broker with the size and number of its messages.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) rounds: u8,
-    /// How many jobs a round has, in whole batches.
+    /// Number of jobs in a round, a multiple of `batch`.
     pub(crate) jobs: usize,
     pub(crate) body: String,
     pub(crate) batch: usize,
-    /// How many jobs a second are to go the whole way.
+    /// Goal for sent, received and acknowledged jobs per second.
     pub(crate) rate_goal: Option<f64>,
 }
 
-/// Who is measured. Each sends, receives and acknowledges in batches of the same size.
+/// A benchmarked client. All use batches of the same size.
 pub(crate) trait Subject {
-    /// Sends so many jobs, all of them durable when it returns.
+    /// Sends jobs. All of them are durable when it returns.
     async fn send(&mut self, jobs: usize) -> anyhow::Result<()>;
-    /// Receives as many and acknowledges each.
+    /// Receives jobs and acknowledges each.
     async fn receive(&mut self, jobs: usize) -> anyhow::Result<()>;
-    /// Sends as many that are to come later than this run ends.
+    /// Sends jobs with a delay that is longer than the benchmark.
     async fn delay(&mut self, jobs: usize) -> anyhow::Result<()>;
-    /// Throws away what was delayed.
+    /// Deletes the delayed jobs.
     async fn clear(&mut self) -> anyhow::Result<()>;
 }
 
-/// What is measured of a subject.
+/// Measured operations of a client.
 const PARTS: [&str; 4] = ["send", "receive + ack", "send, receive + ack", "send delayed"];
 const WHOLE_WAY: usize = 2;
-/// Jobs a second of each part.
+/// Jobs per second of each operation.
 type Rates = [f64; PARTS.len()];
 
-/// What the port may cost: ours of the raw client.
+/// Goal for the rate of ours, divided by that of the raw client.
 const RATIO: f64 = 0.85;
 
 pub(crate) async fn measure(
@@ -44,7 +44,7 @@ pub(crate) async fn measure(
     mut ours: impl Subject,
     mut raw: impl Subject,
 ) -> anyhow::Result<()> {
-    // Once unmeasured: connections are made and files grow.
+    // The first round is a warm-up: it opens connections and grows files.
     turn(&mut ours, case.jobs).await?;
     turn(&mut raw, case.jobs).await?;
     let (mut of_ours, mut of_raw) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ pub(crate) async fn measure(
     for (part, name) in PARTS.iter().enumerate() {
         let figure = |rates: &[Rates]| Figure::of(rates.iter().map(|rates| rates[part]));
         let (ours, raw) = (figure(&of_ours), figure(&of_raw));
-        // Round by round, so that a slow one is slow for both.
+        // A ratio per round: a slow round is slow for both.
         let ratio = Figure::of(of_ours.iter().zip(&of_raw).map(|(o, r)| o[part] / r[part]));
         let spread = |figure: Figure| format!("{}–{}", grouped(figure.min), grouped(figure.max));
         let goal = match (part, case.rate_goal) {

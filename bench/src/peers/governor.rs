@@ -1,4 +1,4 @@
-//! governor: a limiter per scope, keyed by `String`, in its DashMap store with its own clock.
+//! governor: one limiter per scope with `String` keys, its DashMap store and its default clock.
 
 use std::num::NonZeroU32;
 
@@ -8,10 +8,12 @@ use crate::limiter::Limiter;
 use crate::scope::{self, Mode, SCOPES, Scope};
 use crate::traffic::User;
 
-/// Asked with texts that the caller kept from before: its best case, and what we compare with.
+/// governor with keys that the caller keeps between requests: its best case, and the one that our
+/// goals refer to.
 pub(crate) struct Kept(Vec<DefaultKeyedRateLimiter<String>>);
 
-/// Asked with texts built for each request, as a service does whose requests bring their values.
+/// governor with keys that are built for each request, as in a service that reads the values from
+/// its requests.
 pub(crate) struct Built(Vec<(Scope, DefaultKeyedRateLimiter<String>)>);
 
 impl Kept {
@@ -35,7 +37,7 @@ fn limiters(
 }
 
 pub(crate) fn quota(quota: scope::Quota) -> Quota {
-    let amount = NonZeroU32::new(quota.amount()).expect("every scope gives something");
+    let amount = NonZeroU32::new(quota.amount()).expect("no scope has a limit of zero");
     match quota {
         scope::Quota::PerSecond(_) => Quota::per_second(amount),
         scope::Quota::Hourly(_) => Quota::per_hour(amount),

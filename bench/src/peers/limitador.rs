@@ -1,4 +1,4 @@
-//! limitador: a limit per scope in one namespace, counted in memory.
+//! limitador: one limit per scope in one namespace, with counters in memory.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use crate::traffic::{USERS, User};
 pub(crate) struct Limitador {
     limiter: RateLimiter,
     namespace: Namespace,
-    /// No scope asks for a tenant unless there are more than one.
+    /// True if a scope counts per tenant: every scenario with more than one scope.
     tenants: bool,
 }
 
 impl Limitador {
     pub(crate) fn new(scopes: usize, mode: Mode) -> anyhow::Result<Self> {
-        // Room for every counter twice over: nothing is evicted.
+        // More than twice the number of counters: none is evicted.
         let limiter = RateLimiter::new(4 * USERS as u64);
         for scope in SCOPES.into_iter().take(scopes) {
             let quota = scope.quota(mode);

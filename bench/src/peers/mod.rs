@@ -1,4 +1,4 @@
-//! The limiters that are measured beside ours, each called the way its documentation shows.
+//! The limiters that we compare with, each called as its documentation shows.
 //!
 //! | peer | version | algorithm | several scopes | key |
 //! |---|---|---|---|---|
@@ -6,9 +6,9 @@
 //! | throttlecrab | 0.4.40 | GCRA, a HashMap behind `&mut` | one after the other | a `&str`, built |
 //! | limitador | 0.14.0 | fixed window, a moka cache | all read, then all written | a map of values |
 //!
-//! None of them keeps an exact log, and none takes several scopes atomically: with the first two,
-//! when the second of three scopes denies, the first stays charged; with the last, two requests
-//! can both read before either writes.
+//! None of them has an exact log, and none charges several scopes atomically. With the first two,
+//! the first scope stays charged if the second denies; with limitador, two requests can both read
+//! before either writes.
 
 pub(crate) mod governor;
 pub(crate) mod limitador;

@@ -1,6 +1,6 @@
-//! throttlecrab: one limiter for all scopes, in the adaptive store of its quick start.
+//! throttlecrab: one limiter for all scopes, with the adaptive store of its quick start.
 //!
-//! It is asked by `&mut`. One thread alone owns it, several share it behind a mutex.
+//! Its calls need `&mut self`: a single thread owns it, several threads share it behind a mutex.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;

@@ -1,19 +1,19 @@
-//! What a decision on Redis costs, beside the plain script of this field and limitador.
+//! Benchmarks decisions on Redis against a plain sliding-log script and against limitador.
 //!
-//! Client and server share the machine, as in every figure here. Everything that is compared is
-//! measured in one run, in turns, on one server, and printed as a median with its spread.
+//! All are measured alternately in one run on one server; the report has medians with their spread.
+//! Client and server share the machine.
 
 #[path = "../machine.rs"]
 mod machine;
 #[path = "../report.rs"]
-#[allow(dead_code, reason = "the engine prints nanoseconds, too")]
+#[allow(dead_code, reason = "only the engine benchmark prints nanoseconds")]
 mod report;
 #[path = "../rounds.rs"]
-#[allow(dead_code, reason = "the engine measures single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod rounds;
 mod server;
 #[path = "../stopwatch.rs"]
-#[allow(dead_code, reason = "the engine measures single calls, too")]
+#[allow(dead_code, reason = "only the engine benchmark measures single calls")]
 mod stopwatch;
 mod subjects;
 
@@ -26,21 +26,21 @@ use server::Server;
 use subjects::{Limitador, Ours, plain};
 
 #[derive(Parser)]
-#[command(about = "What a decision on Redis costs, beside the plain script and limitador")]
+#[command(about = "Benchmark decisions on Redis against a plain script and limitador")]
 struct Args {
-    /// Fewer and shorter rounds
+    /// Run fewer and shorter rounds
     #[arg(long)]
     quick: bool,
-    /// Instead of everything else, show what client and server spend on a decision
+    /// Only measure the processor time of a decision in client and server
     #[arg(long, value_name = "SCOPES")]
     cost: Option<usize>,
 }
 
-/// What a round measures.
+/// A benchmarked program with its number of concurrent callers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Ours(usize),
-    /// Windows of a second: entries leave while it runs, and are purged.
+    /// With windows of a second, so that entries expire and are removed while it runs.
     OursLeaving(usize),
     Plain,
     Limitador(usize),
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(scopes) = args.cost {
         return runtime.block_on(cost(&mut server, scopes));
     }
-    println!("# redis: {rounds} rounds in turns\n\n{}\n", machine::Machine::now());
+    println!("# redis: {rounds} alternating rounds\n\n{}\n", machine::Machine::now());
     let mut ratios = Vec::new();
     for scopes in [1, 3] {
         let figures = rates(&runtime, &mut server, scopes, rounds, length)?;
@@ -90,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rates by subject, in turns.
+/// Measures the decisions per second of every subject in alternating rounds.
 fn rates(
     runtime: &tokio::runtime::Runtime,
     server: &mut Server,
@@ -125,7 +125,7 @@ fn rates(
     Ok(rates.into_iter().map(Figure::of).collect())
 }
 
-/// Prints rates; returns ours against the plain script and against limitador.
+/// Prints rates. Returns the ratios of ours to the plain script and to limitador.
 fn print_rates(scopes: usize, figures: &[Figure]) -> [f64; 2] {
     println!("## {scopes} scope{}\n", if scopes == 1 { "" } else { "s" });
     let of = |wanted: Subject| {
@@ -146,8 +146,8 @@ fn print_rates(scopes: usize, figures: &[Figure]) -> [f64; 2] {
     [ours / of(Subject::Plain), ours / of(Subject::Limitador(256))]
 }
 
-/// Prints the processor time that a decision takes, on both sides: a figure that others who use the
-/// machine disturb less than a rate.
+/// Prints the processor time of a decision in client and server. Other programs on the machine
+/// disturb it less than a rate.
 async fn cost(server: &mut Server, scopes: usize) -> anyhow::Result<()> {
     const LENGTH: Duration = Duration::from_secs(2);
     let mut table = Table::new(&["", "client µs", "server µs", "together"]);
@@ -163,7 +163,7 @@ async fn cost(server: &mut Server, scopes: usize) -> anyhow::Result<()> {
         server.empty()?;
         let limitador = Limitador::new(server, scopes).await?;
         let spent = Spent::since(server)?;
-        // A sixth more is asked than is counted: the warm-up.
+        // The warm-up, a fifth of the measured time, is not counted but uses processor time.
         let counted = limitador.rate(callers, LENGTH).await * LENGTH.as_secs_f64();
         let decisions = (counted * 1.2) as u64;
         table.row(spent.row(format!("limitador, {callers} callers"), server, decisions)?);
@@ -176,7 +176,7 @@ async fn cost(server: &mut Server, scopes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The processor time that client and server had used at some instant.
+/// The processor time that client and server have used so far.
 struct Spent {
     client_us: f64,
     server_us: f64,
@@ -203,7 +203,7 @@ impl Spent {
     }
 }
 
-/// Calls to Redis for each decision: retries would make it more than one.
+/// Measures the calls to Redis per decision. Retries would make it more than one.
 async fn trips(server: &mut Server) -> anyhow::Result<f64> {
     server.empty()?;
     let ours = Ours::new(server, 3, "h").await?;
@@ -229,10 +229,10 @@ async fn trips(server: &mut Server) -> anyhow::Result<f64> {
     Ok(scripts / f64::from(decisions))
 }
 
-/// What the server spends on one decision, by the entries of its log; the largest against the
-/// smallest.
+/// Prints the server time of a decision for logs of different sizes. Returns the time for the
+/// largest log, divided by that for the smallest.
 async fn growth(server: &mut Server) -> anyhow::Result<f64> {
-    println!("\n## log: what the server spends on a decision, by the entries of its log\n");
+    println!("\n## log: server time of a decision, by the size of its exact log\n");
     let mut table = Table::new(&["entries", "µs"]);
     let mut costs = Vec::new();
     for entries in [10_u32, 1_000, 100_000] {
@@ -251,7 +251,7 @@ async fn growth(server: &mut Server) -> anyhow::Result<f64> {
         let mut rounds = Vec::new();
         for round in 0..5_u128 {
             let before = server.scripts()?;
-            // Few, so that a log of ten stays one of about ten.
+            // Few decisions, so that a log of ten entries stays small.
             for id in 0..20 {
                 ours.ask(round * 20 + id, "user-0", "tenant-0", "model-0").await;
             }

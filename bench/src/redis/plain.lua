@@ -1,5 +1,5 @@
--- The sliding log as this field writes it: purge, count, add, expire, for each key. Frozen: what is
--- compared with it must not change it.
+-- The usual sliding-log script: for each key, remove old entries, count, add, set the expiry. Frozen: a
+-- change would make results incomparable with earlier ones.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])

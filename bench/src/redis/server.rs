@@ -1,4 +1,4 @@
-//! The server that everything is measured on.
+//! The Redis server of the benchmark.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -37,7 +37,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Forgets everything.
+    /// Deletes all keys.
     pub(crate) fn empty(&mut self) -> anyhow::Result<()> {
         Ok(redis::cmd("FLUSHALL").exec(&mut self.connection)?)
     }
@@ -46,7 +46,7 @@ impl Server {
         &mut self.connection
     }
 
-    /// The processor time that the server has used.
+    /// Returns the processor time that the server has used.
     pub(crate) fn cpu_seconds(&mut self) -> anyhow::Result<f64> {
         let info: String = redis::cmd("INFO").arg("cpu").query(&mut self.connection)?;
         let used = |name: &str| {
@@ -56,7 +56,7 @@ impl Server {
         Ok(used("used_cpu_user") + used("used_cpu_sys"))
     }
 
-    /// How many script calls there were, and how many microseconds they took.
+    /// Returns the number of script calls so far, and their total time in microseconds.
     pub(crate) fn scripts(&mut self) -> anyhow::Result<(f64, f64)> {
         let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut self.connection)?;
         let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));

@@ -1,4 +1,4 @@
-//! What is measured: ours, the plain script, and limitador.
+//! The benchmarked programs: Sluicegate, the plain script and limitador.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -20,38 +20,39 @@ use sluicegate_store::redis::{Options, Redis, RetryPolicy, Traffic};
 
 use crate::server::Server;
 
-/// Who asks: so many users, of so many tenants, with so many models.
+/// Numbers of users, tenants and models in the requests.
 pub(crate) const USERS: u64 = 10_000;
 const TENANTS: u64 = 100;
 const MODELS: u64 = 10;
-/// More than anybody asks for.
+/// Limit that is never reached.
 const AMOUNT: u64 = 1_000_000_000;
 const SCOPES: [(&str, &[&str]); 3] =
     [("USER_MODEL", &["userId", "modelId"]), ("TENANT", &["tenantId"]), ("MODEL", &["modelId"])];
 
-/// The names of a request.
-struct Who {
+/// The dimension values of a request.
+struct Caller {
     user: String,
     tenant: String,
     model: String,
 }
 
-fn who(random: &mut fastrand::Rng) -> Who {
+/// Returns the values of a random user.
+fn random_caller(random: &mut fastrand::Rng) -> Caller {
     let user = random.u64(0..USERS);
-    Who {
+    Caller {
         user: format!("user-{user}"),
         tenant: format!("tenant-{}", user % TENANTS),
         model: format!("model-{}", user % MODELS),
     }
 }
 
-/// Sluicegate: rules, and the Redis store behind them.
+/// Sluicegate: rules and the Redis store.
 pub(crate) struct Ours {
     limiter: Arc<Limiter<Redis>>,
 }
 
 impl Ours {
-    /// With so many scopes, as exact logs of this window.
+    /// Connects with one exact log per scope, each with this window.
     pub(crate) async fn new(server: &Server, scopes: usize, window: &str) -> anyhow::Result<Self> {
         let groups = SCOPES.iter().take(scopes).map(|(name, per)| {
             let limit: Limit = format!("{AMOUNT}/{window}").parse().expect("a limit");
@@ -59,10 +60,10 @@ impl Ours {
         });
         let rules = Ruleset::new(groups.collect(), Settings::default());
         let rules = rules.map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
-        // On a machine that others use too, an answer may take long without anything being wrong.
+        // A busy machine may delay an answer; that is not a failure of Redis.
         let patient = Duration::from_secs(5);
         let options = Options {
-            // What is measured is what Redis decides.
+            // Every decision is made by Redis, not by the denial cache.
             deny_cache: Duration::ZERO,
             retry: RetryPolicy { timeout: patient, retries: 0, deadline: patient },
             ..Options::new(Address::at("127.0.0.1", server.port))
@@ -76,22 +77,22 @@ impl Ours {
         self.limiter.store().traffic()
     }
 
-    /// The name of the log of user 0 in Redis.
+    /// Returns the Redis key of the log of user 0.
     pub(crate) const fn first_log() -> &'static str {
         "sg:{USER_MODEL:user-0:model-0#requests}"
     }
 
-    /// Asks once.
+    /// Sends one request. Returns true if it is admitted.
     pub(crate) async fn ask(&self, id: u128, user: &str, tenant: &str, model: &str) -> bool {
         ask(&self.limiter, id, user, tenant, model).await
     }
 
-    /// Decisions a second, with so many callers.
+    /// Measures decisions per second with a number of concurrent callers.
     pub(crate) async fn rate(&self, callers: usize, length: Duration) -> f64 {
         let limiter = self.limiter.clone();
-        rate(callers, length, move |who, id| {
+        rate(callers, length, move |caller, id| {
             let limiter = limiter.clone();
-            async move { ask(&limiter, id, &who.user, &who.tenant, &who.model).await }
+            async move { ask(&limiter, id, &caller.user, &caller.tenant, &caller.model).await }
         })
         .await
     }
@@ -133,11 +134,14 @@ impl Limitador {
 
     pub(crate) async fn rate(&self, callers: usize, length: Duration) -> f64 {
         let limiter = self.limiter.clone();
-        rate(callers, length, move |who, _| {
+        rate(callers, length, move |caller, _| {
             let limiter = limiter.clone();
             async move {
-                let values =
-                    [("userId", who.user), ("tenantId", who.tenant), ("modelId", who.model)];
+                let values = [
+                    ("userId", caller.user),
+                    ("tenantId", caller.tenant),
+                    ("modelId", caller.model),
+                ];
                 let values: HashMap<String, String> =
                     values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
                 let namespace: Namespace = "bench".into();
@@ -149,11 +153,11 @@ impl Limitador {
     }
 }
 
-/// Answers a second that so many callers get who ask again as soon as they are answered.
+/// Measures answers per second. Each caller sends its next request as soon as it has an answer.
 async fn rate<F: Future<Output = bool> + Send>(
     callers: usize,
     length: Duration,
-    ask: impl Fn(Who, u128) -> F + Clone + Send + 'static,
+    ask: impl Fn(Caller, u128) -> F + Clone + Send + 'static,
 ) -> f64 {
     let (count, counting, done) = (
         Arc::new(AtomicU64::new(0)),
@@ -169,8 +173,8 @@ async fn rate<F: Future<Output = bool> + Send>(
                 let mut id = random.u128(..);
                 while !done.load(Ordering::Relaxed) {
                     id = id.wrapping_add(1);
-                    let allowed = ask(who(&mut random), id).await;
-                    assert!(allowed, "the limits are far away");
+                    let allowed = ask(random_caller(&mut random), id).await;
+                    assert!(allowed, "the limits are never reached");
                     if counting.load(Ordering::Relaxed) {
                         count.fetch_add(1, Ordering::Relaxed);
                     }
@@ -191,7 +195,7 @@ async fn rate<F: Future<Output = bool> + Send>(
     counted
 }
 
-/// The plain script, driven by redis-benchmark: 16 connections, 16 calls on their way on each.
+/// Measures the plain script with redis-benchmark: 16 connections with 16 pipelined calls each.
 pub(crate) fn plain(server: &mut Server, scopes: usize, calls: u64) -> anyhow::Result<f64> {
     let script: String = redis::cmd("SCRIPT")
         .arg("LOAD")

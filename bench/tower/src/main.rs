@@ -1,8 +1,8 @@
-//! The time that a layer adds to a request of an axum router, without sockets: ours and that of
-//! tower_governor, beside the router alone. Requests come from a thousand addresses, and nearly all
-//! are admitted, as in a server that is not attacked; a last row measures denials.
+//! Benchmarks the time that a rate limit layer adds to a request of an axum router without sockets:
+//! ours and that of tower_governor. Requests come from a thousand addresses, and nearly all are
+//! admitted; the last row measures denials.
 //!
-//! All are measured in one run, in turns, by the time that the thread had the processor.
+//! All are measured alternately in one run, by the processor time of the thread.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,11 +22,13 @@ use tower_governor::governor::GovernorConfigBuilder;
 
 /// Number of addresses that requests come from.
 const ADDRESSES: u32 = 1_000;
-/// Number of requests between two looks at the clock.
+/// Number of requests between two readings of the clock.
 const BATCH: u32 = 500;
 
 #[derive(Parser)]
-#[command(about = "What a rate limit layer adds to a request, beside tower_governor")]
+#[command(
+    about = "Benchmark the time that a rate limit layer adds to a request, against tower_governor"
+)]
 struct Args {
     /// Number of rounds
     #[arg(long, default_value_t = 7)]
@@ -60,7 +62,7 @@ fn main() -> anyhow::Result<()> {
             subject.times.push(ns);
         }
     }
-    println!("# tower: {} rounds in turns, {} addresses\n", args.rounds, ADDRESSES);
+    println!("# tower: {} alternating rounds, {} addresses\n", args.rounds, ADDRESSES);
     println!("| | ns per request | min–max | added to the bare router |");
     println!("|---|---:|---:|---:|");
     let bare = median(&subjects[0].times);
@@ -124,7 +126,7 @@ fn subjects() -> anyhow::Result<Vec<Subject>> {
 }
 
 impl Subject {
-    /// Sends requests for a time. Returns the nanoseconds of each.
+    /// Sends requests for a time. Returns the nanoseconds per request.
     async fn run(&mut self, length: Duration) -> anyhow::Result<f64> {
         let (began, cpu_before) = (Instant::now(), cpu());
         let (mut sent, mut unexpected) = (0_u32, 0_u32);

@@ -1,8 +1,8 @@
-//! The floor: tonic with the questions and the answers of Allow and ShouldRateLimit, and nothing
-//! between them. The same messages on the same runtime, answers of the same fields and length; it
-//! decides, counts and logs nothing.
+//! The floor: a tonic server that reads the requests of Allow and ShouldRateLimit and sends their
+//! responses, and decides nothing. It uses the same messages and runtime, and the responses have
+//! the same fields and length. It counts and logs nothing.
 //!
-//! Frozen: a change needs a decision page, because every ratio is against it.
+//! Frozen: all ratios refer to it, so a change needs a decision page.
 
 use sluicegate_bench_grpc::envoy::service::ratelimit::v3 as rls;
 use sluicegate_bench_grpc::sluicegate::v1 as pb;
@@ -24,7 +24,7 @@ fn nothing<T>() -> Answered<T> {
 #[tonic::async_trait]
 impl RateLimiterService for Floor {
     async fn allow(&self, request: Request<pb::AllowRequest>) -> Answered<pb::AllowResponse> {
-        // What is read can't be left out by the compiler, and the answer depends on it.
+        // The answer depends on the request, so the compiler can't remove the code that reads it.
         let request = request.into_inner();
         let current = (request.user_id.len() + request.model_id.len()) as i64;
         let scope = |name: &str, window: &str, limit: i64| pb::ScopeStatus {

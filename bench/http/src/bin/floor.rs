@@ -1,8 +1,8 @@
-//! The floor: axum with the question and the answer of `POST /rate-limit/allow`, and nothing
-//! between them. It reads the same JSON with the same serializer, answers JSON of the same fields
-//! and length on the same runtime, and decides, counts and logs nothing.
+//! The floor: an axum server that reads the request of `POST /rate-limit/allow` and sends its
+//! response, and decides nothing. It uses the same runtime and JSON library, and the response has
+//! the same fields and length. It counts and logs nothing.
 //!
-//! Frozen: a change needs a decision page, because every ratio is against it.
+//! Frozen: all ratios refer to it, so a change needs a decision page.
 
 use axum::serve::ListenerExt as _;
 use axum::{Json, Router, routing::post};
@@ -40,7 +40,7 @@ struct Scope {
 const RESET_AT: &str = "2027-01-15T08:00:59.123456Z";
 
 async fn allow(Json(question): Json<Question>) -> Json<Answer> {
-    // What is read can't be left out by the compiler, and the answer depends on it.
+    // The answer depends on the request, so the compiler can't remove the code that reads it.
     let length = question.user_id.len() + question.model_id.len();
     let current = (length + question.tenant_id.map_or(0, |tenant| tenant.len())) as u64;
     let scope = |name, window, limit: u64| Scope {

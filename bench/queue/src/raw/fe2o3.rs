@@ -1,5 +1,5 @@
-//! fe2o3-amqp: a batch sent and then confirmed, a link with as much credit, every message accepted on
-//! its own.
+//! fe2o3-amqp: sends a batch before it awaits the confirmations, has a batch of link credit, and
+//! accepts every message separately.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ pub(crate) struct Fe2o3 {
 }
 
 impl Fe2o3 {
-    /// Connects to queues that exist.
+    /// Connects. The queues must exist.
     pub(crate) async fn open(server: &ServiceBusServer, case: &Case) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).await?;
         stream.set_nodelay(true)?;
@@ -87,7 +87,7 @@ fn now_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Signs a resource with the key of the double.
+/// Signs a resource with the key of the Service Bus double.
 fn signature(resource: &str) -> String {
     let encode = |text: &str| -> String {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -151,7 +151,7 @@ impl Subject for Fe2o3 {
     }
 
     async fn clear(&mut self) -> anyhow::Result<()> {
-        // They lie where nobody looks.
+        // The delayed jobs are in a queue that is never read.
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! lapin: a batch published and then confirmed, a consumer with the same prefetch, every message
-//! acknowledged on its own.
+//! lapin: publishes a batch before it awaits the confirmations, prefetches a batch, and
+//! acknowledges every message separately.
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
@@ -75,7 +75,7 @@ impl Subject for Lapin {
     async fn receive(&mut self, jobs: usize) -> anyhow::Result<()> {
         let mut left = jobs;
         while left > 0 {
-            // What comes together is acknowledged together.
+            // Messages that arrive together are acknowledged concurrently.
             let mut received = vec![self.consumer.next().await.context("no more")??];
             while received.len() < left
                 && let Some(Some(delivery)) = self.consumer.next().now_or_never()

@@ -1,4 +1,4 @@
-//! The client of each broker, doing the same as the port, as well as it can, and nothing else.
+//! The raw client of each broker, which does the same as our queue interface as fast as it can.
 //! Frozen: a change needs a decision page.
 
 mod fe2o3;

@@ -1,4 +1,4 @@
-//! The AWS SDK: batches of ten, sent, received and deleted as such.
+//! The AWS SDK: sends, receives and deletes in batches of ten.
 
 use anyhow::Context as _;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -10,10 +10,10 @@ use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
 use crate::turns::{Case, Subject};
 
-/// The most that SQS hides a message at once, in seconds.
+/// The longest delay of SQS, in seconds.
 const DELAY: i32 = 900;
 
-/// A login that the server takes, and the way to it.
+/// Creates a client configuration with the address of the server and a test login.
 pub(crate) fn sdk_config(port: u16) -> SdkConfig {
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     let login = Credentials::new("test", "test", None, None, "bench");
@@ -29,7 +29,7 @@ pub(crate) fn sdk_config(port: u16) -> SdkConfig {
 pub(crate) struct Sdk {
     client: Client,
     url: String,
-    /// Where delayed jobs are sent.
+    /// URL of the queue that delayed jobs are sent to.
     later: String,
     body: String,
     batch: usize,
@@ -92,7 +92,7 @@ impl Subject for Sdk {
     }
 
     async fn clear(&mut self) -> anyhow::Result<()> {
-        // SQS does it once a minute: they lie where nobody looks.
+        // SQS purges only once per minute. The delayed jobs are in a queue that is never read.
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! SQLite: one table, a transaction for a batch, as durable as ours; a lease, and its end.
+//! SQLite: one table, and one transaction to send, lease or delete a batch, as durable as ours.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::turns::{Case, Subject};
 
-/// What time it is; later is what is leased or delayed.
+/// The current time of the table. Leased and delayed jobs have a later `ready_at`.
 const NOW: i64 = 1_000;
 const LATER: i64 = 2_000;
 

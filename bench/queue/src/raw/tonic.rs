@@ -1,4 +1,4 @@
-//! A bare gRPC client of Pub/Sub: a request for each batch, to publish, to pull and to acknowledge.
+//! A bare gRPC client of Pub/Sub: one request per batch to publish, pull and acknowledge.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,10 +15,10 @@ mod proto {
 }
 
 const NAME: &str = "raw";
-/// Pub/Sub has no delays: a topic that nobody reads, as our delay topics are.
+/// A topic that nobody reads, as our delay topics are: Pub/Sub has no delayed messages.
 const LATER: &str = "raw-later";
 const LEASE_SECONDS: i32 = 300;
-/// Above the largest batch.
+/// Limit of a gRPC message, above the largest batch.
 const MESSAGE_MAX: usize = 32 << 20;
 
 pub(crate) struct Tonic {

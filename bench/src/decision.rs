@@ -1,4 +1,4 @@
-//! Section `road`: what a decision costs from the values of a request on.
+//! Section `decision`: time from the values of a request to its decision.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::rounds::{Figure, interleave};
 use crate::scope::Mode;
 use crate::traffic::{Traffic, USERS};
 
-/// Who is measured.
+/// A benchmarked limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
     Exact,
@@ -43,7 +43,7 @@ impl Name {
         }
     }
 
-    /// Returns true if several scopes are charged together or not at all, whatever other threads do.
+    /// Returns true if the limiter charges several scopes atomically: all of them or none.
     const fn atomic(self) -> bool {
         matches!(self, Self::Exact | Self::Bucket)
     }
@@ -60,7 +60,7 @@ impl Name {
     }
 }
 
-/// How all of them are measured.
+/// Conditions under which every limiter is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scenario {
     pub(crate) scopes: usize,
@@ -72,7 +72,7 @@ const fn scenario(scopes: usize, threads: usize, mode: Mode) -> Scenario {
     Scenario { scopes, threads, mode }
 }
 
-/// What everything is compared with.
+/// The scenario that the ratios of all others refer to.
 pub(crate) const BASE: Scenario = scenario(1, 1, Mode::Admit);
 
 pub(crate) const THREE_SCOPES: Scenario = scenario(3, 1, Mode::Admit);
@@ -88,8 +88,8 @@ const SCENARIOS: [Scenario; 8] = [
     scenario(3, 1, Mode::Deny),
 ];
 
-/// What was measured.
-pub(crate) struct Road(Vec<(Scenario, Name, Figure, f64)>);
+/// Results of every limiter in every scenario: time per decision, and share of admitted requests.
+pub(crate) struct Measurements(Vec<(Scenario, Name, Figure, f64)>);
 
 struct Subject {
     scenario: Scenario,
@@ -97,7 +97,7 @@ struct Subject {
     limiter: Box<dyn Round>,
 }
 
-impl Road {
+impl Measurements {
     pub(crate) fn measure(effort: Effort) -> anyhow::Result<Self> {
         let traffic = Traffic::new();
         let mut subjects = Vec::new();
@@ -108,7 +108,7 @@ impl Road {
                 subjects.push(Subject { scenario, name, limiter });
             }
         }
-        // The warm-up is longer than the window, so that entries leave as fast as they come.
+        // The warm-up is longer than the window, so that entries expire as fast as they are added.
         let pace = Pace {
             warm_up: Duration::from_millis(110),
             measured: Duration::from_millis(if effort.quick { 100 } else { 300 }),
@@ -124,21 +124,22 @@ impl Road {
         Ok(Self(figures.collect()))
     }
 
-    /// The median of one of them, in nanoseconds.
+    /// Returns the median time of a decision in nanoseconds.
     pub(crate) fn ns(&self, scenario: Scenario, name: Name) -> f64 {
         let found = self.0.iter().find(|row| (row.0, row.1) == (scenario, name));
-        let (_, _, figure, _) = found.expect("everybody is measured in every scenario");
+        let (_, _, figure, _) = found.expect("every limiter is measured in every scenario");
         figure.median
     }
 
     pub(crate) fn print(&self) {
-        println!("\n## road: from the values of a request to a decision\n");
+        println!("\n## decision: time from the values of a request to its decision\n");
         println!(
-            "{} users in random order. `ns` is what a thread spends on a decision: processor time \
-             of one thread alone,\ntime on the wall of several. `decisions/s` is that of all \
-             threads. `× governor` is against governor with kept keys,\none scope, one thread. A \
-             `*` is not atomic: governor and throttlecrab charge scope after scope, limitador\nreads \
-             all and then writes all, unprotected in between.",
+            "{} users in random order. `ns` is the time of a decision on one thread: processor time \
+             if there is one thread,\nwall-clock time if there are two. `decisions/s` counts all \
+             threads. `× governor` is the ratio to governor with kept\nkeys, one scope and one \
+             thread. A limiter marked `*` does not charge its scopes atomically: governor and\n\
+             throttlecrab charge them one after the other; limitador reads all and then writes all, \
+             without a lock.",
             grouped(USERS as f64),
         );
         let base = self.ns(BASE, Name::GovernorKept);
@@ -164,7 +165,7 @@ impl Road {
     }
 }
 
-/// Asks our exact logs on one thread, and nothing else.
+/// Sends requests to our exact logs on one thread for ten seconds.
 pub(crate) fn profile(scopes: usize) {
     let traffic = Traffic::new();
     let limiter = Sluicegate::new(scopes, Mode::Admit, Shape::Exact);
