@@ -15,7 +15,7 @@ export interface MiddlewareOptions<Args extends unknown[]> {
   dimensions?: ((...args: Args) => Maybe<Dimensions | undefined>) | undefined;
   /** Requests per window and key, in addition to the rules of the service. */
   limit?: number | ((...args: Args) => Maybe<number>) | undefined;
-  /** Window of `limit`, in whole seconds. Default: 60000. */
+  /** Window of `limit` in milliseconds, a multiple of 1000. Default: 60000. */
   windowMs?: number | undefined;
   /** Returns the key of `limit`. Default: the address of the peer. */
   keyGenerator?: ((...args: Args) => Maybe<string>) | undefined;

@@ -11,7 +11,10 @@ export interface HttpAnswer {
   body: string;
 }
 
-/** The service closes a connection that is idle for 5 s (`server.header_timeout`); we close it earlier. */
+/**
+ * The service closes a connection that is idle for 75 s, and before its first request after 5 s
+ * (`server.header_timeout`). We close it earlier.
+ */
 const IDLE_MS_MAX = 4_000;
 const BODY_LENGTH_MAX = 16 * 1024 * 1024;
 

@@ -12,7 +12,8 @@ from typing import List, Optional, Tuple
 
 from ._wire import Call, Endpoint, Response, ResponseParser, TransportError
 
-#: The service closes a connection that is idle for 5 s (``server.header_timeout``); we close it earlier.
+#: The service closes a connection that is idle for 75 s, and before its first request after 5 s
+#: (``server.header_timeout``). We close it earlier.
 IDLE_SECONDS_MAX = 4.0
 
 

@@ -14,8 +14,8 @@ pub struct ServerOptions {
     /// Maximum number of connections on each listener. Default: 10000, so that a flood of
     /// connections does not exhaust file descriptors and memory.
     pub connections_max: usize,
-    /// Maximum time for a client to send the head of a request. Default: 5s, so that slow clients
-    /// do not hold connections.
+    /// Maximum time for the TLS handshake and for the head of the first request of a connection.
+    /// Default: 5s, so that slow clients do not hold connections.
     pub header_timeout: Span,
     /// Maximum size of a request body. Default: 64KB; a rate limit request has a few hundred bytes.
     pub body_limit: ByteSize,
