@@ -5,9 +5,9 @@
 //! | `FIXED` | always the same provider |
 //! | `ROUND_ROBIN` | each in turn |
 //! | `WEIGHTED` | in proportion to the weights, interleaved |
-//! | `COST_OPTIMIZED` | the first of `order`; without it, the cheapest |
+//! | `COST_OPTIMIZED` | the first in the option `priority`; without it, the cheapest |
 //! | `QUALITY_FIRST` | the one with the highest quality |
-//! | `PRIORITY_ORDER` | the first of `order` |
+//! | `PRIORITY_ORDER` | the first in the option `priority` |
 //! | `MESSAGE_BASED` | the one that the message names; without a name, the fixed one |
 //! | `HEADROOM` | the one with the most room; the only strategy that tries the next provider before it delays |
 
@@ -66,7 +66,12 @@ impl Selector {
             Strategy::QualityFirst => {
                 sorted.sort_by(|&a, &b| candidates[b].quality.total_cmp(&candidates[a].quality));
             }
-            _ => sorted.sort_by_key(|&number| wanted(number)),
+            Strategy::Fixed
+            | Strategy::RoundRobin
+            | Strategy::Weighted
+            | Strategy::PriorityOrder
+            | Strategy::MessageBased { .. }
+            | Strategy::Headroom => sorted.sort_by_key(|&number| wanted(number)),
         }
         let saved = candidates.iter().map(|candidate| (i64::from(candidate.weight), 0)).collect();
         let rotation = Mutex::new(RotationState { next: 0, saved });

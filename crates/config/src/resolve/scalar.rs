@@ -165,7 +165,7 @@ pub(super) fn outage(item: &Item<'_>, report: &mut Report) -> Option<OutagePolic
 }
 
 /// Reads one of a few words.
-pub(super) fn word<T: Copy>(
+pub(super) fn word<T: Clone>(
     item: &Item<'_>,
     report: &mut Report,
     words: &[(&str, T)],
@@ -175,7 +175,7 @@ pub(super) fn word<T: Copy>(
     let scalar = item.scalar(report, &format!("write {choice}"))?;
     let found = words.iter().find(|(name, _)| *name == scalar.text());
     if let Some((_, value)) = found {
-        return Some(*value);
+        return Some(value.clone());
     }
     // A suggestion would reveal the value of a variable.
     let near = if scalar.is_literal() { nearest(scalar.text(), names.into_iter()) } else { None };

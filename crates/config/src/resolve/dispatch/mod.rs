@@ -327,26 +327,19 @@ fn worker_concurrency(workers: &Item<'_>) -> u64 {
 fn strategy(fields: &Fields<'_>, report: &mut Report) -> Strategy {
     let field = fields.get("field");
     let name = field.as_ref().and_then(|item| scalar::text(item, report));
+    let field = name.unwrap_or_else(|| "provider".to_owned());
     let words = [
-        ("FIXED", 0),
-        ("ROUND_ROBIN", 1),
-        ("WEIGHTED", 2),
-        ("COST_OPTIMIZED", 3),
-        ("QUALITY_FIRST", 4),
-        ("PRIORITY_ORDER", 5),
-        ("MESSAGE_BASED", 6),
-        ("HEADROOM", 7),
+        ("FIXED", Strategy::Fixed),
+        ("ROUND_ROBIN", Strategy::RoundRobin),
+        ("WEIGHTED", Strategy::Weighted),
+        ("COST_OPTIMIZED", Strategy::CostOptimized),
+        ("QUALITY_FIRST", Strategy::QualityFirst),
+        ("PRIORITY_ORDER", Strategy::PriorityOrder),
+        ("MESSAGE_BASED", Strategy::MessageBased { field }),
+        ("HEADROOM", Strategy::Headroom),
     ];
-    match fields.read("strategy", 0, report, |item, report| scalar::word(item, report, &words)) {
-        0 => Strategy::Fixed,
-        1 => Strategy::RoundRobin,
-        2 => Strategy::Weighted,
-        3 => Strategy::CostOptimized,
-        4 => Strategy::QualityFirst,
-        5 => Strategy::PriorityOrder,
-        6 => Strategy::MessageBased { field: name.unwrap_or_else(|| "provider".to_owned()) },
-        _ => Strategy::Headroom,
-    }
+    let read = |item: &Item<'_>, report: &mut Report| scalar::word(item, report, &words);
+    fields.read("strategy", Strategy::Fixed, report, read)
 }
 
 fn delay(item: &Item<'_>, report: &mut Report) -> Option<DelayMode> {
