@@ -17,16 +17,19 @@ pub fn longest_delay(admits: &[Timestamp], arrivals: &[Timestamp]) -> Span {
 pub fn assert_limit(limit: &str, times: &[Timestamp]) {
     let parsed: Limit = limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
     let mut checker = Checker::new();
-    checker.scope("judged", parsed).expect("a scope");
+    checker.scope("limit", parsed).expect("a scope");
     for at in times {
-        checker.admit("judged", *at, 1).expect("an event");
+        checker.admit("limit", *at, 1).expect("an event");
     }
     let verdict = checker.check().expect("events").proven();
     verdict.unwrap_or_else(|violation| panic!("{limit}: {violation}"));
 }
 
-/// Checks that at most `amount` requests arrived in any window that is shorter by the longest
-/// delay: a request with that delay may be followed by one without a delay.
+/// Checks arrivals at a server that were delayed by up to `delay` after their admission.
+///
+/// Arrivals can be closer together than their admissions: a request with the longest delay may be
+/// followed by one without any. So at most `amount` requests may arrive in a window of the length
+/// `window - delay`.
 #[track_caller]
 pub fn assert_arrivals(amount: usize, window: Span, delay: Span, arrivals: &[Timestamp]) {
     let left = window.as_micros().saturating_sub(delay.as_micros());

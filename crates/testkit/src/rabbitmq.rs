@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::guard::guarded;
 use crate::ports::free_port;
 
-/// Settings of a node besides its port. They keep memory and disk of the test machine from
-/// mattering.
+/// Settings of a node besides its port. With fixed thresholds for memory and disk, RabbitMQ raises
+/// no alarm on a small or full test machine.
 const SETTINGS: &str = "\
 log.file.level = warning
 log.console = false

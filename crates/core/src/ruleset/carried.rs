@@ -76,7 +76,8 @@ const fn shape(limit: &Limit) -> Option<(Shape, Rate)> {
 /// Identity of a rule's counters: the rule, and the shape, unit and window that end their keys.
 type CounterKind<'a> = (&'a str, Shape, Unit, Window);
 
-/// Returns the counters in which a rule counts for a limit over a rolling window.
+/// Returns the kind of counter that a rule uses for a limit over a rolling window. `None` for other
+/// limits.
 fn identity<'a>(rule: &'a str, limit: &Limit) -> Option<CounterKind<'a>> {
     let (shape, rate) = shape(limit)?;
     Some((rule, shape, rate.unit, rate.window))

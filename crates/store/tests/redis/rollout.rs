@@ -315,7 +315,7 @@ async fn a_booking_of_the_version_before_is_claimed() {
 async fn rolling_back_our_attempt_keeps_the_charge_of_the_version_before() {
     let fixture = Fixture::after_the_version_before().await;
     let number = Id::from_bits(7);
-    // The attempt is told that the earlier charge counts for it, and is then given up.
+    // The attempt gets the answer that the earlier charge counts for it, and is then rolled back.
     let mut replay = call("acquire", NAMED);
     let count: usize =
         std::str::from_utf8(&replay.arguments[0]).expect("text").parse().expect("one");

@@ -54,7 +54,7 @@ pub(super) struct Counter {
 pub(super) struct LimitBounds {
     /// Bounds for admissions by the store.
     pub(super) store: Vec<CheckedScope>,
-    /// Bounds for all admissions, used if nodes admitted some on their own.
+    /// Bounds for all admissions, used if nodes decided some without the store.
     pub(super) all: Vec<CheckedScope>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Admit {
     pub(super) amount: u64,
     /// Part of the amount that had to fit into the limit.
     pub(super) need: u64,
-    /// True if a node admitted it on its own.
+    /// True if a node admitted it without the store.
     pub(super) by_node: bool,
     pub(super) position: LogPosition,
     /// Index of the limit set that it was admitted under.
