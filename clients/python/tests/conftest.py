@@ -194,7 +194,7 @@ def running(app: Any, **options: Any) -> Iterator[httpx.Client]:
 
 
 class Proxy:
-    """A TCP proxy that delays every chunk of an answer, or swallows it. With a context it terminates TLS."""
+    """A TCP proxy that delays every chunk of an answer, holds or swallows it. With a context it terminates TLS."""
 
     def __init__(self, url: str, context: Optional[ssl.SSLContext] = None) -> None:
         self._context = context
@@ -204,6 +204,9 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.delay = 0.0
         self.swallow = False
+        #: Answers wait while it is not set.
+        self.passing = threading.Event()
+        self.passing.set()
         self.connections = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -229,6 +232,7 @@ class Proxy:
             while data := source.recv(65536):
                 if answers:
                     time.sleep(self.delay)
+                    self.passing.wait()
                     if self.swallow:
                         continue
                 target.sendall(data)
@@ -243,6 +247,7 @@ class Proxy:
                 end.close()
 
     def close(self) -> None:
+        self.passing.set()
         self._listener.close()
 
 

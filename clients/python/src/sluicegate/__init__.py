@@ -8,6 +8,7 @@ from ._async_limiter import AsyncLease, AsyncLimiter
 from ._async_queue import AsyncQueue
 from ._errors import ApiError, Denied, LeaseLost, SluicegateError, Unavailable
 from ._limiter import Lease, Limiter
+from ._network import network_of
 from ._queue import Queue
 from ._queue_flows import Defer, Depth, Message, Reject
 from ._types import Cost, Decision, InlineLimit, Scope, Settlement, Stats, parse_limit
@@ -36,5 +37,6 @@ __all__ = [
     "SluicegateError",
     "Stats",
     "Unavailable",
+    "network_of",
     "parse_limit",
 ]

@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Any, Awaitable, Callable, Coroutine, Dict, Optional, Set, Tuple, Type, TypeVar, cast
 
 from ._async_transport import AsyncTransport
-from ._context import record
+from ._context import current_decisions, record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
 from ._errors import ApiError, Denied, SluicegateError
-from ._flows import Admission, FailureHook, Flow, Flows, log, request_json, run_async
+from ._flows import Admission, FailureHook, Flow, Flows, decode_decision, log, request_json, run_async, without_none
 from ._limiter import user_request, user_stats
-from ._types import CostLike, Decision, Dimensions, Hold, Limits, Scope, Settlement, Stats, hold_of
-from ._wire import Endpoint
+from ._types import ClientDimensions, CostLike, Decision, Dimensions, Hold, Limits, Scope, Settlement, Stats, hold_of
+from ._wire import Call, Endpoint, Response, TransportError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -169,7 +169,9 @@ class AsyncLimiter:
                 request = limited.request(picker, args, kwargs)
                 if request is None:
                     return await function(*args, **kwargs)
-                async with self.lease(**request, hold=hold, wait_max=wait_max):
+                lease = self.lease(**request, hold=hold, wait_max=wait_max)
+                lease._is_for_client = current_decisions.get() is not None
+                async with lease:
                     return await function(*args, **kwargs)
 
             return cast(F, call)
@@ -201,7 +203,7 @@ class AsyncLimiter:
 
     async def close(self) -> None:
         """Waits for settlements in the background and closes idle connections."""
-        if self._tasks:
+        while self._tasks:
             await asyncio.wait(self._tasks)
         await self._transport.close()
 
@@ -218,8 +220,48 @@ class AsyncLimiter:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def _admit(
+        self, dimensions: ClientDimensions, *, cost: Optional[CostLike], limits: Limits = (), hold: Optional[Hold]
+    ) -> Decision:
+        """Acquires for a client of the application: an error of the service is a decision, not an exception.
+
+        A dimension that is None is left out. The rules decide if that is allowed.
+        """
+        try:
+            return await self.acquire(without_none(dimensions), cost=cost, limits=limits, hold=hold)
+        except ApiError as error:
+            return self._flows.refused(error)
+
     async def _run(self, flow: Flow[T]) -> T:
-        return await run_async(flow, self._transport.call)
+        return await run_async(flow, self._call)
+
+    async def _call(self, call: Call) -> Response:
+        if call.unheard is None:
+            return await self._transport.call(call)
+        # A task of its own: if the caller is cancelled, the service may have admitted it, which must not be lost.
+        task = self.in_background(self._transport.call(call))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(self._end_unheard, call.unheard))
+            raise
+
+    def _end_unheard(self, operation: str, task: asyncio.Task[Response]) -> None:
+        """Ends an admission whose caller was cancelled before it heard of it."""
+        if task.cancelled() or task.exception() is not None:
+            return
+        try:
+            decision = decode_decision(task.result())
+        except (ApiError, TransportError):
+            return
+        if decision.handle is not None and not decision.replayed:
+            self.in_background(self._end_quietly(operation, decision))
+
+    async def _end_quietly(self, operation: str, decision: Decision) -> None:
+        try:
+            await self._run(self._flows.end(operation, decision))
+        except SluicegateError as error:
+            log.warning("an admission could not be ended: %s", error)
 
 
 class AsyncLease:
@@ -231,6 +273,8 @@ class AsyncLease:
         self._decision: Optional[Decision] = None
         self._ended = False
         self._timer: Optional[asyncio.TimerHandle] = None
+        #: True if a middleware shows the denial to a client of the application.
+        self._is_for_client = False
 
     @property
     def decision(self) -> Decision:
@@ -238,6 +282,11 @@ class AsyncLease:
         if self._decision is None:
             raise RuntimeError("the lease has not begun: use it in an async with statement")
         return self._decision
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the admission was settled, released or cancelled."""
+        return self._ended
 
     async def settle(self, cost: CostLike) -> Settlement:
         """Replaces the estimate with the actual cost and ends the lease."""
@@ -279,7 +328,12 @@ class AsyncLease:
             self._renew_in(seconds)
 
     async def __aenter__(self) -> AsyncLease:
-        decision = self._decision = await self._acquire()
+        try:
+            decision = self._decision = await self._acquire()
+        except ApiError as error:
+            if not self._is_for_client:
+                raise
+            decision = self._decision = self._limiter._flows.refused(error)
         record(decision)
         if not decision.allowed:
             raise Denied(decision)
@@ -327,10 +381,4 @@ class _AsyncFlows(Flows):
         self._limiter = limiter
 
     def _forget(self, booking: Decision) -> None:
-        async def cancel() -> None:
-            try:
-                await self._limiter.cancel(booking)
-            except SluicegateError as error:
-                log.warning("a booking could not be cancelled: %s", error)
-
-        self._limiter.in_background(cancel())
+        self._limiter.in_background(self._limiter._end_quietly("cancel", booking))

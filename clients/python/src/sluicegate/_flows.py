@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from ._errors import ApiError, Denied, Unavailable
 from ._types import (
+    ClientDimensions,
     CostLike,
     Decision,
     Dimensions,
@@ -56,6 +57,11 @@ POLICIES = ("open", "closed", "raise")
 _FAILURES_MAX = 5
 _PAUSE_SECONDS = 0.5
 
+# Operations that end an admission if its caller is cancelled before it hears of it. A booking is given back.
+_UNHEARD = {"acquire": "release", "book": "cancel"}
+# Status of answers to invalid requests.
+_INVALID = (400, 413, 422)
+
 # `json.dumps` with options makes an encoder for each call.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
@@ -89,6 +95,7 @@ class Flows:
         self._failures = 0
         self._paused_until = 0.0
         self._warned = False
+        self._is_refused = False
         self._lead = LEAD_FIRST
 
     # Decisions
@@ -110,12 +117,14 @@ class Flows:
         # Without an id, a request that is sent twice would be charged twice.
         idempotent = operation == "check" or id is not None
         try:
-            response = yield Call("POST", f"/v1/{operation}?status=429{options}", body, idempotent)
+            path = f"/v1/{operation}?status=429{options}"
+            response = yield Call("POST", path, body, idempotent, unheard=_UNHEARD.get(operation))
             assert response is not None
             decision = decode_decision(response)
         except TransportError as error:
             return self._unavailable(error, asked=True)
         self._failures = 0
+        self._is_refused = False
         if decision.allowed:
             self.stats.allowed += 1
         else:
@@ -128,6 +137,27 @@ class Flows:
             if self._failures >= _FAILURES_MAX and self.policy != "raise":
                 self._paused_until = time.monotonic() + _PAUSE_SECONDS
         self._report(error, self.policy)
+        return self._without_answer(error)
+
+    def refused(self, error: ApiError) -> Decision:
+        """Returns the decision of a middleware after an error answer of the service.
+
+        An invalid request comes from the client of the application, which gets 400. Any other error, such as an unknown
+        token, is a mistake in the configuration of this limiter: ``on_unavailable`` decides.
+        """
+        if error.status in _INVALID:
+            body = _dump({"detail": error.detail, "allowed": False, "reason": "INVALID_REQUEST"})
+            return Decision(allowed=False, status=400, reason="INVALID_REQUEST", detail=error.detail, body=body)
+        # One line until the next decision, not one per request: the counters and the hook see each of them.
+        level = logging.DEBUG if self._is_refused else logging.ERROR
+        self._is_refused = True
+        log.log(level, "the service refuses this limiter: %s: check url and token (on_unavailable: %s)", error, self.policy)
+        if self._on_failure is not None:
+            self._on_failure(error, self.policy)
+        return self._without_answer(error)
+
+    def _without_answer(self, error: Exception) -> Decision:
+        """Decides by the policy."""
         if self.policy == "raise":
             raise Unavailable(f"the limiter does not answer: {error}") from error
         if self.policy == "open":
@@ -344,6 +374,11 @@ async def run_async(flow: Flow[T], call: Callable[[Call], Awaitable[Response]]) 
                 step = flow.send(response)
     except StopIteration as stop:
         return cast(T, stop.value)
+
+
+def without_none(dimensions: ClientDimensions) -> Dimensions:
+    """Returns the dimensions that have a value."""
+    return {name: value for name, value in dimensions.items() if value is not None}
 
 
 def request_json(

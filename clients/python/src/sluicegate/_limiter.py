@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import functools
 import heapq
+import inspect
 import ssl
 import threading
 import time
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar, cast
 
-from ._context import record
+from ._context import current_decisions, record
 from ._decorate import CostOf, DimensionsOf, Limited, LimitsOf, SkipWhen
 from ._errors import ApiError, Denied, SluicegateError
-from ._flows import Admission, FailureHook, Flow, Flows, log, request_json, run_sync
+from ._flows import Admission, FailureHook, Flow, Flows, log, request_json, run_sync, without_none
 from ._sync_transport import SyncTransport
-from ._types import CostLike, Decision, Dimensions, Hold, InlineLimit, Limits, Scope, Settlement, Stats, hold_of
+from ._types import (
+    ClientDimensions,
+    CostLike,
+    Decision,
+    Dimensions,
+    Hold,
+    InlineLimit,
+    Limits,
+    Scope,
+    Settlement,
+    Stats,
+    hold_of,
+)
 from ._wire import Endpoint
 
 T = TypeVar("T")
@@ -159,6 +172,10 @@ class Limiter:
         limited = Limited(dimensions, cost, limits, skip_when)
 
         def decorate(function: F) -> F:
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                raise TypeError(f"{function!r} is asynchronous, and would end before its work: use AsyncLimiter.limit")
+            if inspect.isgeneratorfunction(function):
+                raise TypeError(f"{function!r} is a generator, and would end before its work: use lease in its body")
             picker = limited.picker(function)
 
             @functools.wraps(function)
@@ -166,7 +183,9 @@ class Limiter:
                 request = limited.request(picker, args, kwargs)
                 if request is None:
                     return function(*args, **kwargs)
-                with self.lease(**request, hold=hold, wait_max=wait_max):
+                lease = self.lease(**request, hold=hold, wait_max=wait_max)
+                lease._is_for_client = current_decisions.get() is not None
+                with lease:
                     return function(*args, **kwargs)
 
             return cast(F, call)
@@ -207,6 +226,18 @@ class Limiter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _admit(
+        self, dimensions: ClientDimensions, *, cost: Optional[CostLike], limits: Limits = (), hold: Optional[Hold]
+    ) -> Decision:
+        """Acquires for a client of the application: an error of the service is a decision, not an exception.
+
+        A dimension that is None is left out. The rules decide if that is allowed.
+        """
+        try:
+            return self.acquire(without_none(dimensions), cost=cost, limits=limits, hold=hold)
+        except ApiError as error:
+            return self._flows.refused(error)
+
     def _run(self, flow: Flow[T]) -> T:
         return run_sync(flow, self._transport.call)
 
@@ -219,6 +250,8 @@ class Lease:
         self._acquire = acquire
         self._decision: Optional[Decision] = None
         self._ended = False
+        #: True if a middleware shows the denial to a client of the application.
+        self._is_for_client = False
 
     @property
     def decision(self) -> Decision:
@@ -250,7 +283,12 @@ class Lease:
         self._limiter._renewer.remove(self)
 
     def __enter__(self) -> Lease:
-        decision = self._decision = self._acquire()
+        try:
+            decision = self._decision = self._acquire()
+        except ApiError as error:
+            if not self._is_for_client:
+                raise
+            decision = self._decision = self._limiter._flows.refused(error)
         record(decision)
         if not decision.allowed:
             raise Denied(decision)

@@ -11,6 +11,8 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 #: Dimensions of a request, such as ``{"userId": "u1"}``.
 Dimensions = Mapping[str, str]
+#: Dimensions of a request of a client. A value that the client did not send is None.
+ClientDimensions = Mapping[str, Optional[str]]
 
 _COST_FIELDS = (
     ("requests", "requests"),
@@ -87,6 +89,8 @@ _LIMIT = re.compile(
 
 def parse_limit(text: str) -> str:
     """Returns a limit in the form of the service: ``"100/minute"`` and ``"100 per minute"`` are ``"100/min"``."""
+    if not isinstance(text, str):
+        raise TypeError(f'limit {text!r}: must be a text with an amount and a window, such as "{text}/minute"')
     match = _LIMIT.fullmatch(text)
     span = _UNITS.get(match["span"].lower()) if match else None
     if match is None or span is None:

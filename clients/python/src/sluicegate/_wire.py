@@ -34,6 +34,8 @@ class Call:
     idempotent: bool = True
     #: Seconds, if it may take longer than other calls.
     timeout: Optional[float] = None
+    #: Operation that ends the admission if its caller is cancelled before the answer.
+    unheard: Optional[str] = None
 
 
 @dataclass(frozen=True)

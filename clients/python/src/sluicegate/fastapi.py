@@ -7,14 +7,15 @@ that puts the header fields on every answer, also if a later dependency raises.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Callable, Optional, Sequence, Union
 
 from fastapi import Depends, HTTPException, WebSocketException
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
 from ._async_limiter import AsyncLimiter
-from ._types import CostLike, Decision, Hold, InlineLimit, hold_of
+from ._errors import Denied
+from ._types import ClientDimensions, CostLike, Decision, Hold, InlineLimit, hold_of
 from .asgi import SCOPE_KEY, RateLimitMiddleware, RequestLimits
 
 __all__ = ["RateLimited", "install", "rate_limit"]
@@ -29,8 +30,18 @@ class RateLimited(HTTPException):
 
 
 def install(app: Starlette, limiter: AsyncLimiter, **options: Any) -> None:
-    """Adds `RateLimitMiddleware` to an application, with the options of that class."""
+    """Adds `RateLimitMiddleware` to an application, with the options of that class.
+
+    The header fields are also on the answer (500) to an unexpected exception, which Starlette writes outside of all
+    middleware that is added with ``add_middleware``.
+    """
     app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    build = app.build_middleware_stack
+
+    def build_with_headers() -> RateLimitMiddleware:
+        return RateLimitMiddleware(build(), limiter)
+
+    app.build_middleware_stack = build_with_headers  # type: ignore[method-assign]
 
 
 def _nothing() -> None:
@@ -65,14 +76,16 @@ def rate_limit(
         if skipped or known_dimensions is None:
             yield Decision(allowed=True, status=200)
             return
-        checked: Mapping[str, str] = known_dimensions
-        decision = await limiter.acquire(checked, cost=known_cost, limits=known_limits or (), hold=hold_of(known_cost, hold))
+        checked: ClientDimensions = known_dimensions
+        decision = await limiter._admit(checked, cost=known_cost, limits=known_limits or (), hold=hold_of(known_cost, hold))
         owner = connection.scope.get(SCOPE_KEY)
         request = owner if isinstance(owner, RequestLimits) else RequestLimits()
         if not decision.allowed:
             request.decisions.append(decision)
             if connection.scope["type"] == "websocket":
-                # 1013: try again later.
+                if request is owner:
+                    raise Denied(decision)  # The middleware answers the handshake with 429.
+                # 1013: try again later. Without the middleware, the server answers the handshake with 403.
                 raise WebSocketException(1013, (decision.detail or "")[:120])
             raise RateLimited(decision)
         request.admit(limiter, decision)
