@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import sys
 import tempfile
@@ -10,10 +11,10 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-from sluicegate import Cost
+from sluicegate import Cost, Limiter
 from sluicegate.django import settle_with
 
 GO = os.path.join(tempfile.mkdtemp(), "go")
@@ -53,13 +54,46 @@ def stream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(async_parts() if IS_ASGI else parts())
 
 
+def slots(request: Any) -> bytes:
+    with Limiter(timeout=30) as limiter:
+        return str(limiter.usage(request.GET.dict())[0].current).encode()
+
+
+def other_stream(request: Any) -> StreamingHttpResponse:
+    """Streams the number of slots in use, by the kind of generator that the server has to convert."""
+
+    def parts() -> Any:
+        yield slots(request)
+
+    async def async_parts() -> Any:
+        yield slots(request)
+
+    return StreamingHttpResponse(parts() if IS_ASGI else async_parts())
+
+
+def download(request: Any) -> FileResponse:
+    """Sends a file that contains the number of slots in use when it is read."""
+
+    class File(io.BytesIO):
+        asked = False
+
+        def read(self, size: Any = -1) -> bytes:
+            if self.asked:
+                return b""
+            self.asked = True
+            return slots(request)
+
+    return FileResponse(File(b"0"))  # Its length is that of the number.
+
+
 def discards(get_response: Any) -> Any:
-    """Middleware that replaces a streamed answer, which is then closed without being read."""
+    """Middleware that replaces a streamed answer, which is then closed without being read, or only forgotten."""
 
     def handle(request: Any) -> Any:
         response = get_response(request)
         if "discard" in request.headers:
-            response.close()
+            if request.headers["discard"] == "close":
+                response.close()
             return HttpResponse("discarded")
         return response
 
@@ -73,6 +107,8 @@ urlpatterns = [
     path("settled", settled),
     path("broken", broken),
     path("stream", stream),
+    path("other-stream", other_stream),
+    path("download", download),
 ]
 settings.configure(
     ROOT_URLCONF=__name__,

@@ -1,6 +1,7 @@
 """Real web frameworks on real sockets: FastAPI and Starlette on uvicorn, Flask, Django under WSGI and ASGI."""
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -8,15 +9,17 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, AsyncIterator, Iterator
+from typing import Annotated, Any, AsyncIterator, Iterator, Optional
 
 import httpx
 import jwt
 import pytest
 from conftest import running, until
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, WebSocket
+from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, WebSocket
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import StreamingResponse
-from flask import Flask, stream_with_context
+from flask import Flask, send_file, stream_with_context
+from flask.sessions import SecureCookieSessionInterface
 from werkzeug.serving import make_server
 
 from sluicegate import AsyncLimiter, Cost, InlineLimit, Limiter
@@ -83,23 +86,179 @@ def test_the_headers_are_there_also_if_a_later_dependency_or_the_endpoint_raises
     def forbidden() -> None:
         raise HTTPException(403)
 
-    inner = FastAPI()
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    app = FastAPI()
+    install(app, limiter)
     limited = Depends(rate_limit(limiter, header_dimensions))
 
-    @inner.get("/forbidden", dependencies=[limited, Depends(forbidden)])
+    @app.get("/forbidden", dependencies=[limited, Depends(forbidden)])
+    async def raises_http_exception() -> None: ...
+
+    @app.get("/fails", dependencies=[limited, Depends(fails)])
     async def raises_in_dependency() -> None: ...
 
-    @inner.get("/broken", dependencies=[limited])
+    @app.get("/broken", dependencies=[limited])
     async def raises_in_endpoint() -> None:
         raise ZeroDivisionError
 
-    install(inner, limiter)
-    with running(inner) as client:
-        answer = client.get("/forbidden", headers={"x-user": name})
-        assert (answer.status_code, answer.headers["x-ratelimit-remaining"]) == (403, "2")
-    with running(RateLimitMiddleware(inner, limiter), log_config=None) as client:
-        answer = client.get("/broken", headers={"x-user": name})
-        assert (answer.status_code, answer.headers["x-ratelimit-remaining"]) == (500, "1")
+    with running(app, log_config=None) as client:
+        for path, status, remaining in (("forbidden", 403, "2"), ("fails", 500, "1"), ("broken", 500, "0")):
+            # uvicorn closes a connection after an exception.
+            answer = client.get(f"/{path}", headers={"x-user": name, "connection": "close"})
+            assert (answer.status_code, answer.headers.get("x-ratelimit-remaining")) == (status, remaining), path
+            assert answer.headers.get_list("x-ratelimit-remaining") == [remaining]
+
+
+def test_a_denial_of_an_installed_middleware_passes_the_middleware_that_is_added_later(
+    memory_service: Service, name: str
+) -> None:
+    limiter = AsyncLimiter(memory_service.url, timeout=30)
+    app = FastAPI()
+    install(app, limiter, dimensions=lambda connection: {"orgId": name}, cost=4)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+    with running(app) as client:
+        answer = client.get("/", headers={"origin": "https://example.com"})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (429, "*")
+
+
+def test_a_slot_is_freed_before_the_background_tasks_of_the_answer(
+    memory_service: Service, name: str, slots: Any
+) -> None:
+    limiter = AsyncLimiter(memory_service.url, timeout=30)
+    app = FastAPI()
+    install(app, limiter)
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        go.wait()
+
+    @app.get("/", dependencies=[Depends(rate_limit(limiter, slot_dimensions))])
+    async def index(tasks: BackgroundTasks) -> None:
+        tasks.add_task(work)
+
+    with running(app) as client:
+        try:
+            assert client.get("/", headers={"x-slot": name}).status_code == 200
+            assert began.wait(30)
+            until(lambda: slots(name) == 0)
+        finally:
+            go.set()
+
+
+REQUIRED = "limits: [{name: user, rules: [{name: USER, per: [userId], limit: 5/min}]}]"
+
+
+def is_a_clear_400(answer: httpx.Response) -> None:
+    assert answer.status_code == 400
+    assert "userId" in answer.json()["detail"], answer.text
+
+
+@pytest.mark.parametrize("kind", ["middleware", "dependency", "decorator", "flask"])
+def test_an_invalid_value_of_a_client_is_answered_with_400(kind: str) -> None:
+    # A header field may be too long, empty or missing.
+    invalid: list[dict[str, str]] = [{"x-user": "x" * 257}, {"x-user": ""}, {}]
+    with Service(REQUIRED) as service:
+        if kind == "flask":
+            flask_app = Flask(__name__)
+            limiter = Limiter(service.url, timeout=30)
+            sluicegate_flask.RateLimits(flask_app, limiter, lambda request: {"userId": request.headers.get("x-user")})
+            flask_app.get("/")(lambda: "ok")
+            flask_client = flask_app.test_client()
+            for headers in invalid:
+                answer = flask_client.get("/", headers=headers)
+                is_a_clear_400(httpx.Response(answer.status_code, content=answer.data))
+            assert flask_client.get("/", headers={"x-user": "ann"}).status_code == 200
+            limiter.close()
+            return
+        asked = AsyncLimiter(service.url, timeout=30)
+
+        def user(x_user: Annotated[Optional[str], Header()] = None) -> dict[str, Optional[str]]:
+            return {"userId": x_user}
+
+        app = FastAPI()
+        if kind == "middleware":
+            install(app, asked, dimensions=lambda connection: {"userId": connection.header("x-user")})
+        else:
+            install(app, asked)
+        limited = [Depends(rate_limit(asked, user))] if kind == "dependency" else []
+
+        @app.get("/", dependencies=limited)
+        async def index(x_user: Annotated[str, Header()] = "ann") -> str:
+            return await decorated(x_user) if kind == "decorator" else "ok"
+
+        @asked.limit(lambda name: {"userId": name})
+        async def decorated(name: str) -> str:
+            return name
+
+        with running(app) as client:
+            for headers in invalid[:2] if kind == "decorator" else invalid:
+                is_a_clear_400(client.get("/", headers=headers))
+            assert client.get("/", headers={"x-user": "ann"}).status_code == 200
+
+
+@pytest.mark.parametrize(("policy", "status"), [("open", 200), ("closed", 503)])
+def test_a_wrong_token_of_the_limiter_is_not_shown_to_clients(
+    policy: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Exception] = []
+    note = lambda error, by: seen.append(error)  # noqa: E731
+    with Service("auth: {tokens: {app: '0123456789abcdef'}}\n" + REQUIRED) as service:
+        limiter = AsyncLimiter(service.url, token="wrong", timeout=30, on_unavailable=policy, on_failure=note)
+        app = FastAPI()
+        install(app, limiter, dimensions=lambda connection: {"userId": "ann"})
+        app.get("/")(lambda: "ok")
+        with running(app) as client:
+            assert [client.get("/").status_code for _ in range(3)] == [status] * 3
+    assert getattr(limiter.stats, f"failed_{policy}") == 3
+    assert [getattr(error, "status", None) for error in seen] == [401] * 3
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1 and errors[0].startswith("the service refuses this limiter: 401"), errors
+
+
+@pytest.mark.parametrize("failure", ["none", "raise", "replace", "session", "file"])
+def test_flask_ends_the_admission_also_if_a_later_function_fails(
+    memory_service: Service, name: str, slots: Any, failure: str
+) -> None:
+    limiter = Limiter(memory_service.url, timeout=30)
+    app = Flask(__name__)
+
+    class FailingSessions(SecureCookieSessionInterface):
+        def save_session(self, *_: Any) -> None:
+            if failure == "session":
+                raise ZeroDivisionError
+
+    app.secret_key = "test"
+    app.session_interface = FailingSessions()
+
+    @app.after_request
+    def later(response: Any) -> Any:  # Functions run in reverse order: this one after ours.
+        if failure == "raise":
+            raise ZeroDivisionError
+        return app.response_class("replaced") if failure == "replace" else response
+
+    sluicegate_flask.RateLimits(app, limiter, lambda request: {"slotId": name})
+
+    @app.get("/")
+    def index() -> Any:
+        return send_file(io.BytesIO(b"data"), mimetype="text/plain") if failure == "file" else "ok"
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{server.port}/", timeout=30)
+        expected = {"raise": (500, ""), "session": (500, ""), "replace": (200, "replaced"), "file": (200, "data")}
+        status, text = expected.get(failure, (200, "ok"))
+        assert answer.status_code == status
+        assert text in answer.text
+        until(lambda: slots(name) == 0)
+    finally:
+        server.shutdown()
+        thread.join()
+        limiter.close()
 
 
 def test_the_limit_depends_on_a_jwt(memory_service: Service, name: str) -> None:
@@ -284,10 +443,9 @@ def test_websockets_are_limited_and_hold_their_slot(memory_service: Service, nam
                 assert slots(slot) == 2
                 with pytest.raises(InvalidStatus) as refused:
                     connect(address + path)
-                if "middleware" in path:
-                    assert refused.value.response.status_code == 429
-                    assert refused.value.response.headers["retry-after"]
-                    assert b"HIT_SLOTS_LIMIT" in (refused.value.response.body or b"")
+                assert refused.value.response.status_code == 429
+                assert refused.value.response.headers["retry-after"]
+                assert b"HIT_SLOTS_LIMIT" in (refused.value.response.body or b"")
             until(lambda: slots(slot) == 0)
         with connect(f"{address}/?brief={name}"):
             held_longer_than_its_lease(memory_service, name)
@@ -409,9 +567,15 @@ def test_django_is_limited(memory_service: Service, name: str, slots: Any, kind:
                 with Limiter(memory_service.url, timeout=30) as limiter:
                     client.get("/settled", params={"userId": name})
                     until(lambda: limiter.get_user_stats(name)["cost"]["today"] == 0.5)
-                discarded = client.get("/stream", params={"slotId": name}, headers={"discard": "yes"})
-                assert discarded.text == "discarded"
-                until(lambda: slots(name) == 0)
+                for way in ("close", "forget"):
+                    discarded = client.get("/stream", params={"slotId": name}, headers={"discard": way})
+                    assert discarded.text == "discarded"
+                    until(lambda: slots(name) == 0)
+                for path in ("other-stream", "download"):
+                    answer = client.get(f"/{path}", params={"slotId": name})
+                    assert (answer.status_code, answer.text) == (200, "1"), path
+                    until(lambda: slots(name) == 0)
+                is_a_clear_400(client.get("/", params={"userId": "x" * 257}))
                 with client.stream("GET", "/stream", params={"slotId": name, "briefId": name}) as answer:
                     parts = answer.iter_text()
                     next(parts)

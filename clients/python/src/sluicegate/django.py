@@ -8,7 +8,9 @@ of a request, or None if it is not limited), and optionally ``URL``, ``TOKEN``, 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncIterator, Callable, Iterator, Optional
+import threading
+import weakref
+from typing import Any, Callable, Optional, Union
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
@@ -64,20 +66,22 @@ class RateLimitMiddleware:
             lease = None
             question = self._question(request)
             if question is not None:
-                decision = self._limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
+                decision = self._limiter._admit(question[0], cost=question[1], hold=hold_of(question[1], None))
                 decisions.decisions.append(decision)
                 if not decision.allowed:
                     return _refusal(decision)
-                lease = self._limiter.keep(decision)
+                lease = request.sluicegate_lease = _RequestLease(self._limiter.keep(decision))
             try:
                 response = self._get_response(request)
             except BaseException:
-                _end(request, lease)
+                if lease is not None:
+                    lease.finish()
                 raise
-            if getattr(response, "streaming", False):
-                response.streaming_content = _Stream(request, lease, response.streaming_content)
-            else:
-                _end(request, lease)
+            if lease is not None:
+                if getattr(response, "streaming", False):
+                    _end_with(response, lease.finish, lease.finish_in_thread)
+                else:
+                    lease.finish()
             return _with_headers(response, decisions)
         finally:
             current_decisions.reset(token)
@@ -89,20 +93,23 @@ class RateLimitMiddleware:
             lease = None
             question = self._question(request)
             if question is not None:
-                decision = await self._async_limiter.acquire(question[0], cost=question[1], hold=hold_of(question[1], None))
+                decision = await self._async_limiter._admit(question[0], cost=question[1], hold=hold_of(question[1], None))
                 decisions.decisions.append(decision)
                 if not decision.allowed:
                     return _refusal(decision)
-                lease = self._async_limiter.keep(decision)
+                lease = request.sluicegate_lease = _RequestLease(self._async_limiter.keep(decision))
             try:
                 response = await self._get_response(request)
             except BaseException:
-                await _aend(request, lease)
+                if lease is not None:
+                    await lease.afinish()
                 raise
-            if getattr(response, "streaming", False) and response.is_async:
-                response.streaming_content = _AsyncStream(request, lease, response.streaming_content)
-            else:
-                await _aend(request, lease)
+            if lease is not None:
+                if getattr(response, "streaming", False):
+                    finish = lease.finish_in_loop(asyncio.get_running_loop())
+                    _end_with(response, finish, finish)
+                else:
+                    await lease.afinish()
             return _with_headers(response, decisions)
         finally:
             current_decisions.reset(token)
@@ -120,56 +127,55 @@ class RateLimitMiddleware:
         return dimensions, self._cost(request) if callable(self._cost) else self._cost
 
 
-class _Stream:
-    """The content of a streamed answer. Django calls ``close`` also if nobody has read the content."""
+class _RequestLease:
+    """The lease of a request, and the cost that its view has set. It does not refer to the request or its answer."""
 
-    def __init__(self, request: Any, lease: Optional[Lease], content: Any) -> None:
-        self._request = request
-        self._lease = lease
-        self._content = iter(content)
+    def __init__(self, lease: Union[Lease, AsyncLease]) -> None:
+        self._lease: Any = lease
+        self.cost: Optional[CostLike] = None
 
-    def __iter__(self) -> Iterator[Any]:
-        return self
+    def finish(self) -> None:
+        self._lease.finish(self.cost)
 
-    def __next__(self) -> Any:
-        return next(self._content)
+    def finish_in_thread(self) -> None:
+        threading.Thread(target=self.finish, name="sluicegate-finish", daemon=True).start()
 
-    def close(self) -> None:
-        _end(self._request, self._lease)
+    async def afinish(self) -> None:
+        await self._lease.finish(self.cost)
 
+    def finish_in_loop(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """Returns a function that ends the lease from any thread."""
 
-class _AsyncStream:
-    """The same for an asynchronous answer. Django calls ``close`` in another thread."""
+        def finish() -> None:
+            if not loop.is_closed():
+                asyncio.run_coroutine_threadsafe(self.afinish(), loop)
 
-    def __init__(self, request: Any, lease: Optional[AsyncLease], content: Any) -> None:
-        self._request = request
-        self._lease = lease
-        self._content = content.__aiter__()
-        self._loop = asyncio.get_running_loop()
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        return await self._content.__anext__()
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(_aend(self._request, self._lease), self._loop)
+        return finish
 
 
-def _end(request: Any, lease: Optional[Lease]) -> None:
-    if lease is not None:
-        lease.finish(getattr(request, "sluicegate_cost", None))
+def _end_with(response: Any, closed: Callable[[], None], dropped: Callable[[], None]) -> None:
+    """Calls ``closed`` when a streamed answer is closed, which the server does after its last byte.
 
+    Another middleware may replace the answer without closing it: then ``dropped`` is called when Python frees it, in
+    any thread and at any time.
+    """
+    guard = weakref.finalize(response, dropped)
+    guard.atexit = False
 
-async def _aend(request: Any, lease: Optional[AsyncLease]) -> None:
-    if lease is not None:
-        await lease.finish(getattr(request, "sluicegate_cost", None))
+    def close() -> None:
+        if guard.detach() is not None:
+            closed()
+
+    # Django's own list of what ends with an answer. The content itself is left as it is: it may be synchronous or not,
+    # or a file that the server sends by itself.
+    response._resource_closers.append(close)
 
 
 def settle_with(request: Any, cost: CostLike) -> None:
     """Settles the admission of a request with this cost when the answer has been sent."""
-    request.sluicegate_cost = cost
+    lease = getattr(request, "sluicegate_lease", None)
+    if lease is not None:
+        lease.cost = cost
 
 
 def _function(option: Any) -> Any:

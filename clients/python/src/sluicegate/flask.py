@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 from flask import Flask, Request, Response, g, request
+from werkzeug.wsgi import ClosingIterator
 
 from ._context import RequestDecisions, current_decisions
 from ._errors import Denied
 from ._limiter import Lease, Limiter
-from ._types import CostLike, Decision, Dimensions, Hold, Limits, hold_of
+from ._types import ClientDimensions, CostLike, Decision, Hold, Limits, hold_of
 
 __all__ = ["RateLimits", "settle_with"]
 
@@ -25,7 +26,7 @@ class RateLimits:
         self,
         app: Optional[Flask] = None,
         limiter: Optional[Limiter] = None,
-        dimensions: Optional[Callable[[Request], Optional[Dimensions]]] = None,
+        dimensions: Optional[Callable[[Request], Optional[ClientDimensions]]] = None,
         *,
         cost: Union[CostLike, Callable[[Request], CostLike], None] = None,
         limits: Union[Limits, Callable[[Request], Limits]] = (),
@@ -59,12 +60,12 @@ class RateLimits:
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
         limits = self._limits(request) if callable(self._limits) else self._limits
-        decision = self._limiter.acquire(dimensions, cost=cost, limits=limits, hold=hold_of(cost, self._hold))
+        decision = self._limiter._admit(dimensions, cost=cost, limits=limits, hold=hold_of(cost, self._hold))
         decisions.decisions.append(decision)
         if not decision.allowed:
             return _refusal(decision)
         if decision.handle is not None:
-            g.sluicegate_lease = self._limiter.keep(decision)
+            g.sluicegate_lease = _RequestLease(self._limiter.keep(decision))
         return None
 
     def _after(self, response: Response) -> Response:
@@ -72,25 +73,50 @@ class RateLimits:
         if decisions is not None:
             for name, value in decisions.headers():
                 response.headers.setdefault(name, value)
-        lease: Optional[Lease] = g.pop("sluicegate_lease", None)
+        lease: Optional[_RequestLease] = g.get("sluicegate_lease")
         if lease is not None:
-            cost: Optional[CostLike] = g.get("sluicegate_cost")
-            # When the body has been sent, which for a stream is after the end of the request context.
-            response.call_on_close(lambda: lease.finish(cost))
+            lease.end_with(response)
         return response
 
     def _teardown(self, error: Any) -> None:
         token = g.pop("sluicegate_token", None)
         if token is not None:
             current_decisions.reset(token)
-        lease: Optional[Lease] = g.pop("sluicegate_lease", None)
-        if lease is not None:  # Another function failed, so that there was no answer to wait for.
-            lease.finish(g.get("sluicegate_cost"))
+        lease: Optional[_RequestLease] = g.get("sluicegate_lease")
+        if lease is not None and not lease.is_sent:
+            # A later function failed or replaced the answer: the lease would wait for an answer that is never sent.
+            lease.finish()
+
+
+class _RequestLease:
+    """The lease of a request. It ends when the answer has been sent, which for a stream is after the request context."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self.cost: Optional[CostLike] = None
+        #: True if the server has an answer that ends the lease.
+        self.is_sent = False
+
+    def end_with(self, response: Response) -> None:
+        """Ends the lease with the body of ``response``, if that is the answer that is sent."""
+        get_app_iter = response.get_app_iter
+
+        def get_watched(environ: Any) -> Iterable[bytes]:
+            self.is_sent = True
+            # Not `call_on_close`, which files (`send_file`) do not call.
+            return ClosingIterator(get_app_iter(environ), self.finish)
+
+        response.get_app_iter = get_watched  # type: ignore[method-assign]
+
+    def finish(self) -> None:
+        self._lease.finish(self.cost)
 
 
 def settle_with(cost: CostLike) -> None:
     """Settles the admission of the current request with this cost when the answer has been sent."""
-    g.sluicegate_cost = cost
+    lease: Optional[_RequestLease] = g.get("sluicegate_lease")
+    if lease is not None:
+        lease.cost = cost
 
 
 def _refusal(decision: Decision) -> Response:
