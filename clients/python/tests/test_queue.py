@@ -12,6 +12,7 @@ import pytest
 from conftest import free_port, until
 
 from sluicegate import ApiError, AsyncQueue, Defer, LeaseLost, Message, Queue, Reject, Unavailable
+from sluicegate._queue_flows import QueueFlows
 from sluicegate.testing import Service
 
 Make = Callable[..., Any]
@@ -168,3 +169,41 @@ def test_a_cancelled_worker_returns_its_messages(queue_service: Service, name: s
         await queue.delete(again)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Queue, AsyncQueue], ids=["sync", "async"])
+def test_a_worker_keeps_the_lease_until_the_message_is_settled(
+    queue_service: Service, name: str, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """The service answers only the second attempt to settle, which comes after the first lease would have ended."""
+    queue = Queue(name, queue_service.url, timeout=30)
+    other = Queue(name, queue_service.url, timeout=30)
+    queue.send("once")
+    received: list[Message] = []
+    original = QueueFlows.processed
+
+    def processed(self: Any, *args: Any) -> Any:
+        monkeypatch.setattr(QueueFlows, "processed", original)
+        raise Unavailable("the test holds the first attempt")
+        yield
+
+    # The pause before the second attempt is longer than the lease.
+    module = "sluicegate._queue" if kind is Queue else "sluicegate._async_queue"
+    monkeypatch.setattr(f"{module}._PAUSE_SECONDS", 3)
+    monkeypatch.setattr(QueueFlows, "processed", processed)
+    listener = threading.Thread(target=lambda: received.extend(other.receive(wait=5)))
+    if kind is Queue:
+        work = lambda: queue.work(lambda message: listener.start(), lease=1, limit=1)  # noqa: E731
+    else:
+
+        async def run() -> None:
+            async def handle(message: Message) -> None:
+                listener.start()
+
+            await AsyncQueue(name, queue_service.url, timeout=30).work(handle, lease=1, limit=1)
+
+        work = lambda: asyncio.run(run())  # noqa: E731
+    work()
+    listener.join()
+    assert received == []
+    assert queue.depth().in_flight == 0

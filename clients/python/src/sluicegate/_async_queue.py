@@ -161,15 +161,17 @@ class AsyncQueue:
         keeping = asyncio.ensure_future(self._keep(message, lease))
         failure: Optional[Exception] = None
         try:
-            await handler(message)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._requeue(message))
-            raise
-        except Exception as error:
-            failure = error
+            try:
+                await handler(message)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._requeue(message))
+                raise
+            except Exception as error:
+                failure = error
+            # The lease is extended until the message is settled, which may take several attempts.
+            await self._settle(message, failure, rules)
         finally:
             keeping.cancel()
-        await self._settle(message, failure, rules)
 
     async def _requeue(self, message: Message) -> None:
         try:
