@@ -1,20 +1,32 @@
 // Middleware for Express, Connect and every other framework on `node:http`.
 import type { IncomingMessage, ServerResponse } from "node:http";
 
-import { Middleware, type MiddlewareOptions, type RateLimitInfo } from "./middleware.js";
+import { Middleware, type MiddlewareOptions } from "./middleware.js";
 
 export type { RateLimitInfo } from "./middleware.js";
+export { ipKeyGenerator } from "./network.js";
 
 type Next = (error?: unknown) => void;
 
-/** Options of `rateLimit`. Those with the names of express-rate-limit mean the same as there. */
+/**
+ * Options of `rateLimit`. Those with the names of express-rate-limit mean the same as there; the README lists the
+ * differences.
+ */
 export interface ExpressOptions<Req extends IncomingMessage, Res extends ServerResponse>
   extends MiddlewareOptions<[Req, Res]> {
-  /** Answers a denied request. Status and header fields are already set. */
-  handler?: ((request: Req, response: Res, next: Next, info: RateLimitInfo) => unknown) | undefined;
+  /** Answers a denied request. Status and rate limit header fields are already set. */
+  handler?: ((request: Req, response: Res, next: Next, options: UsedOptions<Req, Res>) => unknown) | undefined;
   /** Property of the request with the `RateLimitInfo`. Default: `rateLimit`. */
   requestPropertyName?: string | undefined;
 }
+
+/** The options that a `handler` gets: `statusCode` and `message` are those of the denial, unless they were set. */
+export type UsedOptions<Req extends IncomingMessage, Res extends ServerResponse> = ExpressOptions<Req, Res> & {
+  statusCode: number;
+  message: NonNullable<ExpressOptions<Req, Res>["message"]>;
+  windowMs: number;
+  requestPropertyName: string;
+};
 
 /**
  * Limits requests. The header fields are on every answer, also on those of error handlers. The admission ends when the
@@ -41,10 +53,26 @@ export function rateLimit<Req extends IncomingMessage = IncomingMessage, Res ext
       return next();
     }
     const { status, headers, body } = outcome.refusal;
+    const { handler } = options;
+    const isHandled = handler !== undefined && info.decision.reason !== "INVALID_REQUEST";
     response.statusCode = status;
-    for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
-    if (options.handler === undefined) response.end(body);
-    else await options.handler(request, response, next, info);
+    for (const [name, value] of Object.entries(headers)) {
+      if (!isHandled || name !== "content-type") response.setHeader(name, value);
+    }
+    if (!isHandled) {
+      response.end(body);
+      return;
+    }
+    const message = options.message ?? (JSON.parse(info.decision.body) as object);
+    const { windowMs } = middleware;
+    await handler(request, response, next, {
+      ...middleware.options,
+      handler,
+      windowMs,
+      statusCode: status,
+      message,
+      requestPropertyName: property,
+    });
   };
   return (request, response, next) => {
     handle(request, response, next).catch(next);

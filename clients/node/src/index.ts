@@ -1,6 +1,7 @@
 // Client of Sluicegate, a rate limiter for requests, tokens, dollars and concurrency.
 export { ApiError, Denied, LeaseLost, SluicegateError, Unavailable } from "./errors.js";
 export { type Lease, Limiter, type LimiterOptions, type UnavailablePolicy } from "./limiter.js";
+export { ipKeyGenerator } from "./network.js";
 export {
   Defer,
   type Depth,
@@ -13,6 +14,7 @@ export {
   type WorkOptions,
 } from "./queue.js";
 export type {
+  ClientDimensions,
   Cost,
   Decision,
   Dimensions,

@@ -3,7 +3,7 @@ import { randomUUID } from "node:crypto";
 
 import { ApiError, Denied, SluicegateError, Unavailable } from "./errors.js";
 import { type HttpAnswer, Transport, TransportError } from "./transport.js";
-import type { Cost, Decision, Dimensions, RequestOptions, Scope, Settlement, Stats, WaitOptions } from "./types.js";
+import type { ClientDimensions, Cost, Decision, Dimensions, RequestOptions, Scope, Settlement, Stats, WaitOptions } from "./types.js";
 
 /** Behaviour while the service does not answer. */
 export type UnavailablePolicy = "open" | "closed" | "throw";
@@ -34,6 +34,8 @@ const PASSED_ON = [
   "ratelimit-policy",
   "ratelimit",
 ];
+/** Status of answers to invalid requests. */
+const INVALID = [400, 413, 422];
 /** Hold of an estimate that `lease` or a middleware settles, unless another one is given. */
 const HOLD_SECONDS_DEFAULT = 300;
 // After this many failures in a row, the policy decides at once for a short time, so that every request of the
@@ -68,6 +70,7 @@ export class Limiter {
   readonly #policy: UnavailablePolicy;
   readonly #onFailure: LimiterOptions["onFailure"];
   #failures = 0;
+  #isRefused = false;
   #pausedUntil = 0;
   #leadMs = LEAD_FIRST_MS;
 
@@ -91,6 +94,34 @@ export class Limiter {
   /** Charges a request on all limits that apply to it, or on none. */
   acquire(dimensions: Dimensions, options: RequestOptions = {}): Promise<Decision> {
     return this.#decide("acquire", dimensions, options);
+  }
+
+  /**
+   * Acquires for a client of the application, as the middlewares do: an error answer of the service is a decision.
+   *
+   * An invalid request comes from the client, which gets 400. Any other error, such as an unknown token, is a mistake in
+   * the configuration of this limiter, and `policy` decides. A dimension that is undefined is left out: the rules decide
+   * if that is allowed.
+   *
+   * @internal
+   */
+  async admit(
+    dimensions: ClientDimensions,
+    options: RequestOptions,
+    policy: UnavailablePolicy = this.#policy,
+  ): Promise<Decision> {
+    const known = Object.entries(dimensions).filter(([, value]) => value !== undefined && value !== null);
+    try {
+      return await this.#decide("acquire", Object.fromEntries(known) as Dimensions, options, "", policy);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (INVALID.includes(error.status)) return invalidRequest(error.detail);
+      if (this.#onFailure === undefined && !this.#isRefused) {
+        process.emitWarning(`the service refuses this limiter: ${error.message}: check url and token`, "SluicegateWarning");
+      }
+      this.#isRefused = true;
+      return this.#decideAlone(error, policy);
+    }
   }
 
   /** Replaces the estimate of an admission with its actual cost, and frees its concurrency slot. */
@@ -303,10 +334,11 @@ export class Limiter {
     dimensions: Dimensions,
     options: RequestOptions,
     query = "",
+    policy: UnavailablePolicy = this.#policy,
   ): Promise<Decision & { startMs?: number }> {
     const body = JSON.stringify(requestJson(dimensions, options));
     if (performance.now() < this.#pausedUntil) {
-      return this.#unavailable(new TransportError(`${this.#failures} calls failed in a row`), false);
+      return this.#unavailable(new TransportError(`${this.#failures} calls failed in a row`), false, policy);
     }
     // Without an id, a request that is sent twice would be charged twice.
     const idempotent = operation === "check" || options.id !== undefined;
@@ -314,10 +346,11 @@ export class Limiter {
     try {
       decision = decodeDecision(await this.#transport.call("POST", `/v1/${operation}?status=429${query}`, body, idempotent));
     } catch (error) {
-      if (error instanceof TransportError) return this.#unavailable(error, true);
+      if (error instanceof TransportError) return this.#unavailable(error, true, policy);
       throw error;
     }
     this.#failures = 0;
+    this.#isRefused = false;
     this.stats[decision.allowed ? "allowed" : "denied"] += 1;
     return decision;
   }
@@ -327,15 +360,20 @@ export class Limiter {
     this.#leadMs = Math.min(LEAD_MAX_MS, Math.max(LEAD_MIN_MS, roundTripMs, this.#leadMs * 0.9));
   }
 
-  #unavailable(error: TransportError, asked: boolean): Decision {
+  #unavailable(error: TransportError, asked: boolean, policy = this.#policy): Decision {
     if (asked) {
       this.#failures += 1;
       if (this.#failures >= FAILURES_MAX && this.#policy !== "throw") this.#pausedUntil = performance.now() + PAUSE_MS;
     }
-    this.#onFailure?.(error, this.#policy);
-    if (this.#policy === "throw") throw new Unavailable(`the limiter does not answer: ${error.message}`);
+    return this.#decideAlone(error, policy);
+  }
+
+  /** Decides by the policy. */
+  #decideAlone(error: Error, policy: UnavailablePolicy): Decision {
+    this.#onFailure?.(error, policy);
+    if (policy === "throw") throw new Unavailable(`the limiter does not answer: ${error.message}`);
     const common = { replayed: false, scopes: [] };
-    if (this.#policy === "open") {
+    if (policy === "open") {
       this.stats.failedOpen += 1;
       return { ...common, allowed: true, status: 200, source: "failOpen", headers: {}, body: "" };
     }
@@ -378,6 +416,13 @@ export class Limiter {
       throw error;
     }
   }
+}
+
+/** Returns the decision about a request that the service can't decide, because it is not valid. */
+export function invalidRequest(detail: string): Decision {
+  const reason = "INVALID_REQUEST";
+  const body = JSON.stringify({ detail, allowed: false, reason });
+  return { allowed: false, status: 400, source: "service", reason, detail, replayed: false, scopes: [], headers: {}, body };
 }
 
 /** Throws if `options` has an option that would have no effect. */

@@ -1,24 +1,32 @@
 // The part of a middleware that is the same for all frameworks: options, decision, header fields, end of the admission.
-import { checkOptions, holdOf, Limiter } from "./limiter.js";
-import type { Cost, Decision, Dimensions, InlineLimit } from "./types.js";
+import { checkOptions, holdOf, invalidRequest, Limiter } from "./limiter.js";
+import { ipKeyGenerator, IPV6_SUBNET } from "./network.js";
+import type { ClientDimensions, Cost, Decision, InlineLimit } from "./types.js";
 
 type Maybe<T> = T | Promise<T>;
 
 /**
  * Options of every middleware. `Args` are the arguments that the framework passes to its handlers. Options with the
- * names of express-rate-limit mean the same as there.
+ * names of express-rate-limit mean the same as there; the README lists the differences.
  */
 export interface MiddlewareOptions<Args extends unknown[]> {
   /** The limiter to ask. Default: `new Limiter()`. */
   limiter?: Limiter | undefined;
-  /** Returns the dimensions of a request, or undefined if it is not limited. */
-  dimensions?: ((...args: Args) => Maybe<Dimensions | undefined>) | undefined;
-  /** Requests per window and key, in addition to the rules of the service. */
+  /**
+   * Returns the dimensions of a request, or undefined if it is not limited. A value that the client did not send may be
+   * undefined: if the rules need it, the request gets 400.
+   */
+  dimensions?: ((...args: Args) => Maybe<ClientDimensions | undefined>) | undefined;
+  /** Requests per window and key, in addition to the rules of the service. 0 denies all. */
   limit?: number | ((...args: Args) => Maybe<number>) | undefined;
+  /** The former name of `limit`. */
+  max?: number | ((...args: Args) => Maybe<number>) | undefined;
   /** Window of `limit` in milliseconds, a multiple of 1000. Default: 60000. */
   windowMs?: number | undefined;
-  /** Returns the key of `limit`. Default: the address of the peer. */
-  keyGenerator?: ((...args: Args) => Maybe<string>) | undefined;
+  /** Returns the key of `limit`. Default: the address of the peer, see `ipv6Subnet`. */
+  keyGenerator?: ((...args: Args) => Maybe<string | undefined>) | undefined;
+  /** Bits of an IPv6 address that count in the default key; false: all. Default: 56. */
+  ipv6Subnet?: number | false | undefined;
   /** Requests for which it is true are not limited. */
   skip?: ((...args: Args) => Maybe<boolean>) | undefined;
   /** Estimated cost of a request. */
@@ -43,8 +51,10 @@ export const MIDDLEWARE_OPTIONS = [
   "limiter",
   "dimensions",
   "limit",
+  "max",
   "windowMs",
   "keyGenerator",
+  "ipv6Subnet",
   "skip",
   "cost",
   "settleCost",
@@ -81,26 +91,44 @@ export interface Admitted {
 }
 
 /** A request for which there is nothing to do, one that was admitted, or one that was denied. */
-export type Outcome = { kind: "skipped" } | { kind: "admitted"; admitted: Admitted } | { kind: "denied"; info: RateLimitInfo; refusal: Refusal };
+export type Outcome =
+  | { kind: "skipped" }
+  | { kind: "admitted"; admitted: Admitted }
+  | { kind: "denied"; info: RateLimitInfo; refusal: Refusal };
 
 export class Middleware<Args extends unknown[]> {
+  readonly options: MiddlewareOptions<Args>;
+  readonly windowMs: number;
   readonly #limiter: Limiter;
   readonly #window: string;
 
   constructor(
     name: string,
-    readonly options: MiddlewareOptions<Args>,
+    given: MiddlewareOptions<Args>,
     more: readonly string[],
     readonly address: (...args: Args) => string | undefined,
   ) {
-    checkOptions(name, options, [...MIDDLEWARE_OPTIONS, ...more]);
+    checkOptions(name, given, [...MIDDLEWARE_OPTIONS, ...more]);
+    const { max, ...rest } = given;
+    if (max !== undefined && rest.limit !== undefined) throw new TypeError(`${name}: max is another name of limit: write one`);
+    const options = (this.options = { ...rest, limit: rest.limit ?? max });
     if (options.dimensions === undefined && options.limit === undefined) {
       throw new TypeError(`${name}: dimensions is required: write (request) => ({ userId: … }), or set limit`);
     }
     if (options.limit === undefined && (options.windowMs !== undefined || options.keyGenerator !== undefined)) {
       throw new TypeError(`${name}: windowMs and keyGenerator need limit`);
     }
-    this.#window = windowText(options.windowMs ?? 60_000);
+    const { ipv6Subnet } = options;
+    if (ipv6Subnet !== undefined) {
+      if (options.limit === undefined || options.keyGenerator !== undefined) {
+        throw new TypeError(`${name}: ipv6Subnet needs limit without keyGenerator: call ipKeyGenerator in keyGenerator`);
+      }
+      if (ipv6Subnet !== false && !(Number.isInteger(ipv6Subnet) && ipv6Subnet >= 1 && ipv6Subnet <= 128)) {
+        throw new RangeError(`${name}: ipv6Subnet ${ipv6Subnet}: must be a number of bits from 1 to 128, or false`);
+      }
+    }
+    this.windowMs = options.windowMs ?? 60_000;
+    this.#window = windowText(this.windowMs);
     if (typeof options.limit === "number") checkLimit(options.limit);
     this.#limiter = options.limiter ?? new Limiter();
   }
@@ -114,29 +142,44 @@ export class Middleware<Args extends unknown[]> {
     const cost = typeof options.cost === "function" ? await options.cost(...args) : options.cost;
     const limits = await this.#limits(args);
     const hold = holdOf({ cost, hold: options.hold });
-    const decision = await this.#limiter.acquire(dimensions, { cost, limits, hold });
+    const policy = options.passOnStoreError ? "open" : undefined;
+    const decision =
+      limits === undefined
+        ? invalidRequest("the request has no key for its limit")
+        : await this.#limiter.admit(dimensions, { cost, limits, hold }, policy);
     const info = infoOf(decision);
     const headers = this.#headers(decision);
     if (decision.allowed) {
       return { kind: "admitted", admitted: { info, headers, end: this.#end(decision, args) } };
     }
-    if (decision.source === "failClosed" && options.passOnStoreError) return { kind: "skipped" };
+    if (decision.reason === "INVALID_REQUEST") {
+      const refusal = { status: 400, headers: { "content-type": "application/json" }, body: decision.body };
+      return { kind: "denied", info, refusal };
+    }
     const { message } = options;
     const custom = typeof message === "function" ? await message(...args) : message;
     const isText = typeof custom === "string";
     const body = custom === undefined ? decision.body : isText ? custom : JSON.stringify(custom);
     headers["content-type"] = isText ? "text/plain; charset=utf-8" : "application/json";
-    return { kind: "denied", info, refusal: { status: options.statusCode ?? decision.status, headers, body } };
+    // The service bans a request with a limit of 0.
+    const isNone = limits?.[0]?.limit === NONE && decision.status === 403;
+    return { kind: "denied", info, refusal: { status: options.statusCode ?? (isNone ? 429 : decision.status), headers, body } };
   }
 
-  async #limits(args: Args): Promise<InlineLimit[]> {
-    const { limit, keyGenerator } = this.options;
+  /** Returns the limit in code; undefined if the request has no key for it. */
+  async #limits(args: Args): Promise<InlineLimit[] | undefined> {
+    const { limit, keyGenerator, ipv6Subnet } = this.options;
     if (limit === undefined) return [];
     const amount = typeof limit === "function" ? await limit(...args) : limit;
     checkLimit(amount);
-    const key = keyGenerator === undefined ? this.address(...args) : await keyGenerator(...args);
-    if (!key) throw new TypeError("keyGenerator: returned no key: return a text, or use skip");
-    return [{ name: "LIMIT", key, limit: `${amount}/${this.#window}` }];
+    const key = keyGenerator === undefined ? this.#peer(args, ipv6Subnet ?? IPV6_SUBNET) : await keyGenerator(...args);
+    if (!key) return undefined;
+    return [{ name: "LIMIT", key, limit: amount === 0 ? NONE : `${amount}/${this.#window}` }];
+  }
+
+  #peer(args: Args, ipv6Subnet: number | false): string | undefined {
+    const address = this.address(...args);
+    return address === undefined ? undefined : ipKeyGenerator(address, ipv6Subnet);
   }
 
   #headers(decision: Decision): Record<string, string> {
@@ -169,9 +212,12 @@ function infoOf(decision: Decision): RateLimitInfo {
   return { limit, used: limit - remaining, remaining, resetTime, decision };
 }
 
+/** Limit of the service that admits nothing. */
+const NONE = "0";
+
 function checkLimit(limit: number): void {
-  if (!Number.isInteger(limit) || limit < 1 || limit > 999_999) {
-    throw new RangeError(`limit ${limit}: must be a whole number from 1 to 999999`);
+  if (!Number.isInteger(limit) || limit < 0 || limit > 999_999) {
+    throw new RangeError(`limit ${limit}: must be a whole number from 0 to 999999`);
   }
 }
 

@@ -321,9 +321,10 @@ export class Queue {
         await (failed ? this.#fail(message, failure, options, warn) : this.delete(message));
         return;
       } catch (error) {
-        if (!(error instanceof SluicegateError)) throw error;
+        // Also a mistake of the handler, such as `new Defer(-1)`: nobody else would catch it.
         if (!(error instanceof Unavailable) || attempt === SETTLE_ATTEMPTS) {
-          warn(`job ${message.job} of ${this.name} is delivered again: ${error.message}`);
+          const reason = error instanceof Error ? error.message : String(error);
+          warn(`job ${message.job} of ${this.name} was not settled, and is delivered again: ${reason}`);
           return;
         }
       }

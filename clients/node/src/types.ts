@@ -3,6 +3,9 @@
 /** Dimensions of a request, such as `{ userId: "u1" }`. */
 export type Dimensions = Readonly<Record<string, string>>;
 
+/** Dimensions of a request of a client. A value that the client did not send is undefined. */
+export type ClientDimensions = Readonly<Record<string, string | undefined>>;
+
 /**
  * The cost of a request: an estimate before the work, or the actual cost after it. `usd` is a decimal text, because
  * money is never a binary float. `inputChars`, `maxOutputTokens` and `n` are only valid in an estimate.

@@ -6,7 +6,7 @@ import { serve } from "@hono/node-server";
 import express from "express";
 import fastify from "fastify";
 import { Hono } from "hono";
-import { Limiter } from "sluicegate";
+import { ipKeyGenerator, Limiter } from "sluicegate";
 import { rateLimit as expressLimit } from "sluicegate/express";
 import { rateLimit as fastifyLimit } from "sluicegate/fastify";
 import { rateLimit as honoLimit } from "sluicegate/hono";
@@ -15,6 +15,8 @@ import { Service } from "sluicegate/testing";
 import { LIMITS, limiterOf, newName, slotsOf, until } from "./support.mjs";
 
 const FIELDS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit", "ratelimit-policy"];
+
+const REQUIRED = "limits: [{name: user, rules: [{name: USER, per: [userId], limit: 5/min}]}]";
 
 /** Each framework serves the same routes; `dimensions` are the query parameters. */
 const FRAMEWORKS = {
@@ -207,6 +209,15 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
       });
     });
 
+    test("a limit of 0 denies all, and max is another name of limit", async () => {
+      const keyGenerator = () => newName();
+      await running({ dimensions: () => ({}), limit: 0, keyGenerator }, async (get) => assert.equal((await get("/")).status, 429));
+      await running({ dimensions: () => ({}), max: 1, keyGenerator }, async (get) => {
+        const answer = await get("/");
+        assert.deepEqual([answer.status, answer.headers.get("x-ratelimit-limit")], [200, "1"]);
+      });
+    });
+
     test("requests are admitted or refused as configured while the limiter is down", async () => {
       const down = (onUnavailable) => new Limiter({ url: "http://127.0.0.1:1", onUnavailable });
       await running({ limiter: down("closed") }, async (get) => {
@@ -215,9 +226,59 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
         assert.equal((await answer.json()).reason, "LIMITER_UNAVAILABLE");
       });
       await running({ limiter: down("open") }, async (get) => assert.equal((await get("/")).status, 200));
-      await running({ limiter: down("closed"), passOnStoreError: true }, async (get) => {
-        assert.equal((await get("/")).status, 200);
-      });
+      for (const onUnavailable of ["closed", "throw"]) {
+        const passing = down(onUnavailable);
+        await running({ limiter: passing, passOnStoreError: true }, async (get) => {
+          assert.equal((await get("/")).status, 200);
+        });
+        assert.deepEqual([passing.stats.failedOpen, passing.stats.failedClosed], [1, 0]);
+      }
+    });
+
+    test("an invalid value of a client is a clear 400", async () => {
+      const required = await Service.start(REQUIRED);
+      const dimensions = (first) => {
+        const request = first.req ?? first; // Hono has a context with the request.
+        const headers = typeof request.header === "function" ? { get: (name) => request.header(name) } : undefined;
+        return { userId: headers === undefined ? request.headers["x-user-id"] : headers.get("x-user-id") };
+      };
+      // A denial of the middleware has other answers, and is not meant by these options.
+      const options = { limiter: limiterOf(required.url), dimensions, statusCode: 420, message: "slow down" };
+      try {
+        await running(options, async (get) => {
+          for (const headers of [{ "x-user-id": "x".repeat(257) }, { "x-user-id": "" }, {}]) {
+            const answer = await get("/", { headers });
+            const body = await answer.json();
+            assert.deepEqual([answer.status, body.reason], [400, "INVALID_REQUEST"], JSON.stringify(body));
+            assert.match(body.detail, /userId/);
+          }
+          assert.equal((await get("/", { headers: { "x-user-id": "ann" } })).status, 200);
+        });
+        const keyless = { limiter, limit: 5, keyGenerator: () => undefined };
+        await running(keyless, async (get) => {
+          const answer = await get("/");
+          assert.deepEqual([answer.status, (await answer.json()).detail], [400, "the request has no key for its limit"]);
+        });
+      } finally {
+        await required.stop();
+      }
+    });
+
+    test("a wrong token of the limiter is not shown to clients", async () => {
+      const secured = await Service.start(`auth: {tokens: {app: "0123456789abcdef"}}\n${REQUIRED}`);
+      try {
+        for (const [onUnavailable, status] of [["closed", 503], ["open", 200]]) {
+          const seen = [];
+          const refused = limiterOf(secured.url, { token: "wrong", onUnavailable, onFailure: (error) => seen.push(error.status) });
+          await running({ limiter: refused, dimensions: () => ({ userId: "ann" }) }, async (get) => {
+            assert.equal((await get("/")).status, status);
+          });
+          assert.deepEqual(seen, [401]);
+          assert.equal(refused.stats.failedOpen + refused.stats.failedClosed, 1);
+        }
+      } finally {
+        await secured.stop();
+      }
     });
   });
 }
@@ -225,26 +286,105 @@ for (const [name, start] of Object.entries(FRAMEWORKS)) {
 test("mistakes in the options of a middleware are found at once", () => {
   const dimensions = () => ({});
   assert.throws(() => expressLimit({}), /dimensions is required/);
-  assert.throws(() => expressLimit({ dimensions, max: 5 }), /unknown option "max" \(known: limiter, dimensions/);
+  assert.throws(() => expressLimit({ dimensions, store: {} }), /unknown option "store" \(known: limiter, dimensions/);
+  assert.throws(() => expressLimit({ limit: 5, max: 5 }), /max is another name of limit/);
   assert.throws(() => expressLimit({ dimensions, windowMs: 5 }), /windowMs and keyGenerator need limit/);
   assert.throws(() => expressLimit({ limit: 5, windowMs: 90_500 }), /windowMs 90500: must be 1 to 99 whole seconds/);
-  assert.throws(() => expressLimit({ limit: 0 }), /limit 0: must be a whole number from 1 to 999999/);
+  assert.throws(() => expressLimit({ limit: -1 }), /limit -1: must be a whole number from 0 to 999999/);
+  assert.throws(() => expressLimit({ limit: 5, ipv6Subnet: 0 }), /ipv6Subnet 0: must be a number of bits/);
+  assert.throws(() => expressLimit({ limit: 5, ipv6Subnet: 64, keyGenerator: () => "k" }), /ipv6Subnet needs limit without/);
   assert.throws(() => honoLimit({ limit: 5 }), /keyGenerator is required with limit/);
 });
 
-test("a handler of Express answers a denied request itself", async () => {
+test("a handler of Express answers a denied request itself, as one of express-rate-limit does", async () => {
   const service = await Service.start(LIMITS);
   const app = express();
-  const handler = (request, response, next, info) => response.send(`${info.limit} ${info.remaining} ${request.quota.used}`);
-  app.use(expressLimit({ limiter: limiterOf(service.url), limit: 1, handler, requestPropertyName: "quota" }));
-  app.get("/", (request, response) => void response.send(String(request.quota.remaining)));
+  const seen = [];
+  const handler = (request, response, next, options) => {
+    const { limit, windowMs, requestPropertyName } = options;
+    seen.push([limit, windowMs, requestPropertyName, request.quota.used, request.quota.remaining]);
+    response.status(options.statusCode).send(options.message);
+  };
+  const options = { limiter: limiterOf(service.url), limit: 1, handler, requestPropertyName: "quota" };
+  app.use("/plain", expressLimit({ ...options, keyGenerator: () => "plain" }));
+  app.use("/own", expressLimit({ ...options, keyGenerator: () => "own", statusCode: 420, message: "slow down" }));
+  app.get(["/plain", "/own"], (request, response) => void response.send(String(request.quota.remaining)));
   const server = await new Promise((resolve) => {
     const listening = app.listen(0, "127.0.0.1", () => resolve(listening));
   });
-  const get = async () => (await fetch(`http://127.0.0.1:${server.address().port}/`)).text();
-  assert.equal(await get(), "0");
-  assert.equal(await get(), "1 0 1");
+  const get = async (path) => {
+    const answer = await fetch(`http://127.0.0.1:${server.address().port}${path}`);
+    return [answer.status, answer.headers.get("content-type").split(";")[0], await answer.text()];
+  };
+  assert.deepEqual(await get("/plain"), [200, "text/html", "0"]);
+  const [status, type, body] = await get("/plain");
+  assert.deepEqual([status, type, JSON.parse(body).reason], [429, "application/json", "HIT_LIMIT_LIMIT"]);
+  assert.deepEqual(seen, [[1, 60_000, "quota", 1, 0]]);
+  await get("/own");
+  assert.deepEqual(await get("/own"), [420, "text/html", "slow down"]);
   server.closeAllConnections();
   server.close();
+  await service.stop();
+});
+
+test("the plugin of Fastify applies to the instance that it is registered at, and to its children", async () => {
+  const service = await Service.start(LIMITS);
+  const app = fastify();
+  const dimensions = ({ query }) => ({ ...query });
+  app.get("/free", () => "ok");
+  app.register(async (child) => {
+    child.register(fastifyLimit, { limiter: limiterOf(service.url), dimensions });
+    child.get("/limited", () => "ok");
+    child.register(async (grandchild) => void grandchild.get("/below", () => "ok"));
+  });
+  try {
+    const orgId = newName();
+    const get = async (url) => (await app.inject(`${url}?orgId=${orgId}`)).headers["x-ratelimit-remaining"];
+    assert.deepEqual([await get("/limited"), await get("/below"), await get("/free")], ["2", "1", undefined]);
+  } finally {
+    await app.close();
+    await service.stop();
+  }
+});
+
+test("addresses count by host or by network", () => {
+  for (const [address, subnet, expected] of [
+    ["192.0.2.7", undefined, "192.0.2.7"],
+    ["::ffff:192.0.2.7", undefined, "192.0.2.7"],
+    ["2001:db8:1:2ff:3:4:5:6", undefined, "2001:db8:1:200::/56"],
+    ["2001:db8:1:2ff:3:4:5:6", 64, "2001:db8:1:2ff::/64"],
+    ["2001:DB8::1", false, "2001:db8::1"],
+    ["fe80::1%eth0", undefined, "fe80::/56"],
+    ["1:2:3:4:5:6:7:8", 128, "1:2:3:4:5:6:7:8/128"],
+    ["no address", undefined, "no address"],
+  ]) {
+    assert.equal(ipKeyGenerator(address, subnet), expected);
+  }
+});
+
+test("clients of one IPv6 network share the default key", async () => {
+  const service = await Service.start(LIMITS);
+  const limit = (options) => {
+    const app = express();
+    app.set("trust proxy", true);
+    app.use(expressLimit({ limiter: limiterOf(service.url), limit: 1, ...options }));
+    app.get("/", (request, response) => void response.send("ok"));
+    return new Promise((resolve) => {
+      const listening = app.listen(0, "127.0.0.1", () => resolve(listening));
+    });
+  };
+  const statuses = async (server, addresses) => {
+    const answers = [];
+    for (const address of addresses) {
+      const headers = { "x-forwarded-for": address };
+      answers.push((await fetch(`http://127.0.0.1:${server.address().port}/`, { headers })).status);
+    }
+    server.closeAllConnections();
+    server.close();
+    return answers;
+  };
+  const addresses = ["2001:db8:0:100::1", "2001:db8:0:1ff::2", "2001:db8:0:200::1"];
+  assert.deepEqual(await statuses(await limit({}), addresses), [200, 429, 200]);
+  assert.deepEqual(await statuses(await limit({ ipv6Subnet: false, windowMs: 120_000 }), addresses), [200, 200, 200]);
   await service.stop();
 });

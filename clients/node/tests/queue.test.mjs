@@ -94,6 +94,21 @@ describe("queue", () => {
     queue.close();
   });
 
+  test("a mistake of a handler in Defer is reported, and the worker goes on", async () => {
+    const queue = queueOf(service);
+    await queue.sendBatch(["first", "second"]);
+    const warnings = [];
+    const handle = (message) => {
+      if (message.text() === "first") throw new Defer(-1);
+    };
+    const options = { concurrency: 2, leaseMs: 60_000, limit: 2, onWarning: (text) => warnings.push(text) };
+    assert.equal(await queue.work(handle, options), 2);
+    assert.match(warnings.join("\n"), /was not settled, and is delivered again: delayMs: must be a number of milliseconds/);
+    const { inFlight, ready } = await queue.depth();
+    assert.deepEqual([inFlight, ready], [1, 0]);
+    queue.close();
+  });
+
   test("a worker goes on when the service is killed, and loses nothing", async () => {
     const own = await Service.start("queue: {}");
     const queue = queueOf(own);
