@@ -1,8 +1,8 @@
-"""`cargo xtask bench clients`: the clients beside the bare HTTP call, and our ASGI middleware beside slowapi.
+"""`cargo xtask bench clients`: compares our clients with bare HTTP calls, and our ASGI middleware with slowapi.
 
-All subjects run at the same time and are measured in turns, so that other work of the machine slows all alike. With
-two cores or more, the subject (a client, or the web application) has the first core; the service, Redis and wrk share
-the last one.
+All subjects run at the same time and are measured alternately, so that a disturbance of the machine affects all of
+them. With two or more cores, the subject (a client or the web application) runs on the first core; the service, Redis
+and wrk share the last one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def until_listening(process: subprocess.Popen[str], port: int) -> None:
 
 
 def rounds(subjects: List[Subject], count: int) -> None:
-    """Measures each subject once unrecorded, then all in turns."""
+    """Measures each subject once as a warm-up, then all of them in alternating rounds."""
     for number in range(count + 1):
         for subject in subjects:
             row = subject.measure()
@@ -121,7 +121,7 @@ def rounds(subjects: List[Subject], count: int) -> None:
                 subject.rows.append(row)
 
 
-# Clients beside the bare HTTP call
+# Clients compared with the bare HTTP call
 
 
 def callers(processes: Processes, url: str, seconds: float, in_flight: int) -> List[List[Subject]]:
@@ -155,7 +155,7 @@ def callers(processes: Processes, url: str, seconds: float, in_flight: int) -> L
 
 
 def report_callers(pairs: List[List[Subject]], in_flight: int) -> None:
-    print(f"\n### Clients beside the bare call, {in_flight} in flight\n")
+    print(f"\n### Clients compared with the bare call, {in_flight} in flight\n")
     print("| | calls/s | min–max | of the bare call | CPU µs/call | p50 µs | added | p99 µs | added |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for bare, ours in pairs:
@@ -176,7 +176,7 @@ def ratio(one: Subject, other: Subject, key: str) -> str:
     return f"{median(shares):.2f} ({min(shares):.2f}–{max(shares):.2f})"
 
 
-# Our ASGI middleware beside slowapi
+# Our ASGI middleware compared with slowapi
 
 WRK = """
 local count, number = USERS, 0
@@ -298,7 +298,7 @@ def main() -> None:
         processes.end()
     packages = ", ".join(f"{name} {version(name)}" for name in ("fastapi", "uvicorn", "slowapi", "limits", "redis"))
     print(
-        f"\n{args.rounds} rounds of {args.seconds:g} s in turns, {cores} cores, load {load:.2f} at the start and "
+        f"\n{args.rounds} alternating rounds of {args.seconds:g} s, {cores} cores, load {load:.2f} at the start and "
         f"{os.getloadavg()[0]:.2f} at the end, {time.monotonic() - began:.0f} s.\n"
         f"Python {sys.version.split()[0]}, {packages}."
     )

@@ -15,7 +15,7 @@ mod proto {
 }
 
 const NAME: &str = "raw";
-/// A topic that nobody reads, as our delay topics are: Pub/Sub has no delayed messages.
+/// Topic of delayed jobs. Pub/Sub has no delayed messages, so both clients use a second topic.
 const LATER: &str = "raw-later";
 const LEASE_SECONDS: i32 = 300;
 /// Limit of a gRPC message, above the largest batch.
