@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Query, RequestId};
-use sluicegate_core::rule::{Group, Mode, Rule};
+use sluicegate_core::rule::{EstimateMode, Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Id, Limit, Money, Span, Store as _, Timestamp};
@@ -51,7 +51,7 @@ pub(crate) struct Ours {
 
 impl Ours {
     /// Creates the limiter. `estimates` tells if requests state an estimated cost.
-    pub(crate) fn new(mode: Mode, estimates: bool) -> Self {
+    pub(crate) fn new(mode: EstimateMode, estimates: bool) -> Self {
         let limit = LIMIT.parse::<Limit>().expect("a limit");
         let rule = Rule { mode, ..Rule::new("BUDGET", [limit]) };
         let rules = Ruleset::new(vec![Group::new("g", [rule])], Settings::default());

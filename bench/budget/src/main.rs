@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use gates::{BUDGET, CheckThenAdd, Gate, Ours, WINDOW};
 use sluicegate_core::Timestamp;
-use sluicegate_core::rule::Mode;
+use sluicegate_core::rule::EstimateMode;
 use traffic::{Use, Work, traffic};
 
 const SEEDS: u64 = 9;
@@ -81,9 +81,9 @@ fn run(gate: &mut dyn Gate, all: &[Work]) -> Outcome {
 type Make = fn() -> Box<dyn Gate>;
 
 const GATES: [(&str, Make); 5] = [
-    ("strict", || Box::new(Ours::new(Mode::Strict, true))),
-    ("optimistic, with estimates", || Box::new(Ours::new(Mode::Optimistic, true))),
-    ("optimistic, without", || Box::new(Ours::new(Mode::Optimistic, false))),
+    ("strict", || Box::new(Ours::new(EstimateMode::Strict, true))),
+    ("optimistic, with estimates", || Box::new(Ours::new(EstimateMode::Optimistic, true))),
+    ("optimistic, without", || Box::new(Ours::new(EstimateMode::Optimistic, false))),
     ("check, then add", || Box::new(CheckThenAdd::new(1))),
     ("the same on 4 replicas", || Box::new(CheckThenAdd::new(4))),
 ];

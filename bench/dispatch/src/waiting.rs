@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluicegate_core::Span;
-use sluicegate_core::query::{Query, Subject};
+use sluicegate_core::query::{Query, RuleScope};
 use sluicegate_dispatch::{DelayMode, PROVIDER, TIER, WorkerCounter};
 use sluicegate_queue::{DeadLetterReason, Delivery, DeliveryTime};
 use sluicegate_service::{DecisionMode, Service};
@@ -190,7 +190,7 @@ async fn may_go(service: &Service) -> bool {
     let mut query = Query::new(service.request_id());
     query.insert_own(PROVIDER, "p");
     query.insert_own(TIER, "worker");
-    query.subject = Subject::Own;
+    query.rule_scope = RuleScope::Own;
     let asked = [query];
     service
         .decide(&asked, DecisionMode::Acquire, |answer| answer.is_allowed())

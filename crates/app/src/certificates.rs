@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluicegate_config::{Config, Listener, RequestBody, Work};
+use sluicegate_config::{Config, HandlerAction, Listener, RequestBody};
 use sluicegate_http::tls::Tls;
 use sluicegate_http::upstream::{ClientOptions, Upstream};
 
@@ -31,7 +31,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         }
     }
     for (number, worker) in config.workers.iter().enumerate() {
-        let Work::Http(http) = &worker.handler.work else { continue };
+        let HandlerAction::Http(http) = &worker.handler.action else { continue };
         let option = match http.content {
             RequestBody::Chat(_) => "ca",
             _ => "http.ca",

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use sluicegate_config::{HandlerOptions, Work};
+use sluicegate_config::{HandlerAction, HandlerOptions};
 use sluicegate_dispatch::Handler;
 use sluicegate_dispatch::handler::{CommandHandler, EmittingHandler, HttpHandler};
 use sluicegate_queue::WallClock;
 
 /// Builds a handler.
 pub(crate) fn handler(handler: &HandlerOptions) -> anyhow::Result<Arc<dyn Handler>> {
-    let made: Arc<dyn Handler> = match &handler.work {
-        Work::Http(http) => Arc::new(HttpHandler::new((**http).clone(), Arc::new(WallClock))?),
-        Work::Command(command) => Arc::new(CommandHandler::new(command.clone())?),
+    let made: Arc<dyn Handler> = match &handler.action {
+        HandlerAction::Http(http) => {
+            Arc::new(HttpHandler::new((**http).clone(), Arc::new(WallClock))?)
+        }
+        HandlerAction::Command(command) => Arc::new(CommandHandler::new(command.clone())?),
     };
     Ok(match handler.emit.is_empty() {
         true => made,

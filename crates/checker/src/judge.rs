@@ -58,14 +58,15 @@ fn instants(admits: &[Admit]) -> impl Iterator<Item = (Timestamp, u128, &[Admit]
     admits.chunk_by(|a, b| a.at == b.at).map(move |now| (now[0].at, sum(now), now))
 }
 
-/// Finds the admission in a window that was decided last. Only this one may exceed the limit.
+/// Finds the admission of a window that was decided last. The sum of the window may exceed the
+/// limit only by its `beyond`.
 #[derive(Default)]
-struct LastDecided {
+struct LatestAdmission {
     /// Candidates by `at`; each was decided later than all that follow it.
     candidates: VecDeque<Admit>,
 }
 
-impl LastDecided {
+impl LatestAdmission {
     fn enter(&mut self, now: &[Admit]) {
         for admit in now {
             let later =
@@ -95,7 +96,7 @@ fn rolling(scope: &CheckedScope, rate: &Rate, admits: &[Admit]) -> Findings {
     let allowed = scope.allowed();
     let mut findings = Findings::default();
     let mut oldest = admits.iter();
-    let (mut sum, mut last) = (0, LastDecided::default());
+    let (mut sum, mut last) = (0, LatestAdmission::default());
     for (at, amount, now) in instants(admits) {
         sum += amount;
         last.enter(now);
@@ -123,11 +124,11 @@ fn bucket(scope: &CheckedScope, rate: &Rate, capacity: Amount, admits: &[Admit])
     // In units of amount × microseconds: below 2^53 × 2^45 + 2^53 × 2^54.
     let full = u128::from(capacity.get()) * window + refill * u128::from(scope.spread.as_micros());
     let mut findings = Findings::default();
-    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, LastDecided::default());
+    let (mut from, mut sum, mut last) = (Timestamp::ZERO, 0, LatestAdmission::default());
     for (at, amount, now) in instants(admits) {
         let refilled = refill * u128::from(at.since(from).as_micros());
         if sum <= scope.bound.over(refilled, window) {
-            (from, sum, last) = (at, 0, LastDecided::default());
+            (from, sum, last) = (at, 0, LatestAdmission::default());
         }
         sum += amount;
         last.enter(now);
@@ -154,7 +155,7 @@ fn periods(
             return Err(LogError::NoPeriod { key: key.into(), limit: scope.limit.to_string(), at });
         };
         let (inside, later) = rest.split_at(rest.partition_point(|admit| admit.at < until));
-        let (mut last, interval) = (LastDecided::default(), Interval::Period { from, until });
+        let (mut last, interval) = (LatestAdmission::default(), Interval::Period { from, until });
         let mut finding = Finding { interval, sum: 0, allowed };
         for (at, amount, now) in instants(inside) {
             last.enter(now);

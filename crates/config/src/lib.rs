@@ -22,14 +22,14 @@ mod source_text;
 pub use config::{
     Address, Auth, AuthScope, ByteSize, CALLER, ChatPrompt, ChatProvider, CommandOptions, Config,
     Credentials, DataLossPolicy, DecisionSampling, DelayMode, Dispatch, EmitRule, EnvoyClosedReply,
-    EnvoyOptions, GatewayOptions, HandlerOptions, HeaderDimension, HttpOptions, LearnOptions,
-    Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions, Login,
-    MetricsOptions, NextPage, OutagePolicies, OutagePolicy, PageOptions, PathPattern, Prices,
-    Provider, PubSubOptions, QueueApiOptions, QueueBroker, QueueOptions, ROUTE, RedisEndpoint,
-    RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, RequestBody, ResponseCondition,
-    ResultSource, RouteOptions, SampleRate, Secret, SecretSource, Sentinels, ServerOptions,
-    ServiceBusLogin, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash, TraceOptions,
-    TraceProtocol, UpstreamUrl, UsagePaths, WaitOptions, WaitOrder, Work, WorkerOptions,
+    EnvoyOptions, GatewayOptions, HandlerAction, HandlerOptions, HeaderDimension, HttpOptions,
+    LearnOptions, Listener, ListenerTls, Listeners, LoadedConfig, LogFormat, LogLevel, LogOptions,
+    Login, MetricsOptions, NextPage, OutagePolicies, OutagePolicy, PageOptions, PathPattern,
+    Prices, Provider, PubSubOptions, QueueApiOptions, QueueBroker, QueueOptions, ROUTE,
+    RedisEndpoint, RedisStore, RedisTimeouts, RedisTopology, RedisWorkload, RequestBody,
+    ResponseCondition, ResultSource, RouteOptions, SampleRate, Secret, SecretSource, Sentinels,
+    ServerOptions, ServiceBusLogin, SnapshotFile, StatusRanges, StoreOptions, Strategy, TokenHash,
+    TraceOptions, TraceProtocol, UpstreamUrl, UsagePaths, WaitOptions, WaitOrder, WorkerOptions,
 };
 pub use diagnostic::{Diagnostic, Diagnostics, Excerpt, Severity};
 pub use location::Position;

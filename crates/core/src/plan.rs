@@ -61,7 +61,7 @@ impl<'a> Charge<'a> {
 
     /// Returns true if it is evaluated but never denies.
     pub const fn shadow(&self) -> bool {
-        self.rule.shadow || self.rule.tally
+        self.rule.shadow || self.rule.counts_only
     }
 
     /// Returns true if its limit is 0, so that nothing fits: see [`Plan::ban`].

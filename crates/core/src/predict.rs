@@ -11,7 +11,7 @@ use crate::money::Money;
 use crate::plan::{Charge, Plan};
 use crate::price::{PriceBook, Quote, TokenCounts};
 use crate::query::Query;
-use crate::rule::Mode;
+use crate::rule::EstimateMode;
 use crate::time::EXACT_MAX;
 
 /// The largest output caps that would be admitted, for each of the query's choices. Zero if none
@@ -94,7 +94,7 @@ impl OutputForecast<'_> {
     fn longest_in(&self, charge: &Charge<'_>, room: u64) -> Option<u64> {
         let unconcerned = (charge.need <= room).then_some(EXACT_MAX);
         // An optimistic limit admits while anything is left.
-        if charge.rule().mode == Mode::Optimistic {
+        if charge.rule().mode == EstimateMode::Optimistic {
             return unconcerned;
         }
         match charge.unit() {

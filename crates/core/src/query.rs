@@ -43,7 +43,7 @@ pub struct Query<'a> {
     /// Limits that the caller supplies, checked in addition to those of the configuration.
     pub inline: Vec<InlineRule>,
     /// Rules of the configuration that apply.
-    pub subject: Subject,
+    pub rule_scope: RuleScope,
     /// Set if the work is paced: it is admitted a little ahead of its start.
     pub pacing: Option<Pacing>,
 }
@@ -63,9 +63,9 @@ pub struct Pacing {
     pub owner: Option<Id>,
 }
 
-/// Rules of the configuration that apply to a query.
+/// The rules of the configuration that a query is checked against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Subject {
+pub enum RuleScope {
     /// All that match. Every required dimension has to be present.
     #[default]
     Whole,
@@ -103,7 +103,7 @@ impl<'a> Query<'a> {
             hold: None,
             settle_within: None,
             inline: Vec::new(),
-            subject: Subject::Whole,
+            rule_scope: RuleScope::Whole,
             pacing: None,
         }
     }

@@ -32,7 +32,7 @@ pub struct Rule {
     /// Template of the store's key, with `<dimension>` for values; `None` for a generated key.
     pub key: Option<String>,
     /// Part of the estimate that has to fit before work may start.
-    pub mode: Mode,
+    pub mode: EstimateMode,
     /// Handling of an estimate that is not settled in time.
     pub on_expiry: OnExpiry,
     /// Outage policy of the rule; `None` for the policy of the client type.
@@ -42,9 +42,9 @@ pub struct Rule {
     /// True if the rule only counts, like a shadow rule and independent of other rules. The
     /// protocol server compares the count with the limit and denies. This is how
     /// envoyproxy/ratelimit counts.
-    pub tally: bool,
+    pub counts_only: bool,
     /// True if the rule is one of several quotas: a call is admitted if one of the quotas that it
-    /// matches is not used up. Such a rule also has `tally`.
+    /// matches is not used up. Such a rule also has `counts_only`.
     pub quota: bool,
     /// Rules that do not apply to work that this rule matches, if several queries form one plan.
     pub replaces: Vec<String>,
@@ -71,11 +71,11 @@ impl Rule {
             lease: Self::LEASE,
             shadow: false,
             key: None,
-            mode: Mode::Strict,
+            mode: EstimateMode::Strict,
             on_expiry: OnExpiry::Keep,
             outage: None,
             unlimited: false,
-            tally: false,
+            counts_only: false,
             quota: false,
             replaces: Vec::new(),
             gate: false,
@@ -249,7 +249,7 @@ fn glob_matches(glob: &str, value: &str) -> bool {
 
 /// Part of the estimate that has to fit before work may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum EstimateMode {
     /// The whole estimate. The limit is never exceeded if estimates are upper bounds.
     #[default]
     Strict,
@@ -306,7 +306,7 @@ impl InlineRule {
     /// Admits while anything is left.
     #[must_use]
     pub fn optimistic(mut self) -> Self {
-        self.0.rule.mode = Mode::Optimistic;
+        self.0.rule.mode = EstimateMode::Optimistic;
         self
     }
 }

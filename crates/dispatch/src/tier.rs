@@ -4,7 +4,7 @@
 use std::fmt;
 
 use sluicegate_core::Id;
-use sluicegate_core::query::{Cost, Query, RequestId, Subject};
+use sluicegate_core::query::{Cost, Query, RequestId, RuleScope};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_queue::Message;
 
@@ -49,7 +49,7 @@ impl Tier {
         query.hold = (estimate != Cost::default() && self != Self::Dispatch).then_some(hold);
         query.insert_own(PROVIDER, provider);
         query.insert_own(TIER, self.name());
-        query.subject = Subject::Own;
+        query.rule_scope = RuleScope::Own;
         query
     }
 }

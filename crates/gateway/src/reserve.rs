@@ -13,7 +13,7 @@ use sluicegate_config::{CALLER, HeaderDimension, ROUTE};
 use sluicegate_core::Decision;
 use sluicegate_core::algorithm::Meter;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Query, RequestId, Subject};
+use sluicegate_core::query::{Query, RequestId, RuleScope};
 use sluicegate_core::time::Span;
 use sluicegate_http::tokens::Caller;
 use sluicegate_pace::{LeaseTimes, PacedWork, WaitError};
@@ -47,7 +47,7 @@ impl PacedWork for RouteWork {
     fn query(&self, id: RequestId) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, self.key.as_str());
-        query.subject = Subject::Own;
+        query.rule_scope = RuleScope::Own;
         query
     }
 
@@ -105,7 +105,7 @@ impl LimitCheck<'_> {
         value(self.dimensions.get(name)?, self.headers)
     }
 
-    fn query(&self, id: RequestId, subject: Subject) -> Query<'_> {
+    fn query(&self, id: RequestId, rule_scope: RuleScope) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, self.key);
         query.insert_any(CALLER, self.caller.name());
@@ -114,7 +114,7 @@ impl LimitCheck<'_> {
                 query.insert_any(name.as_str(), value);
             }
         }
-        query.subject = subject;
+        query.rule_scope = rule_scope;
         query
     }
 
@@ -124,7 +124,7 @@ impl LimitCheck<'_> {
         service: &Arc<Service>,
         recorded: bool,
     ) -> Result<Pass, Refusal> {
-        let query = self.query(self.request_id(service, recorded), Subject::View);
+        let query = self.query(self.request_id(service, recorded), RuleScope::View);
         if !self.limited && is_free(service, &query) {
             return Ok(Pass::new(service));
         }
@@ -136,7 +136,7 @@ impl LimitCheck<'_> {
         &self,
         service: &Arc<Service>,
     ) -> Result<Option<Pass>, Refusal> {
-        let query = self.query(self.request_id(service, true), Subject::Common);
+        let query = self.query(self.request_id(service, true), RuleScope::Common);
         if is_free(service, &query) {
             return Ok(None);
         }

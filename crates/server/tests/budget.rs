@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::price::{ModelPrices, PriceBook, Rates, UnknownModels};
-use sluicegate_core::rule::{Group, Mode, OnExpiry, Rule};
+use sluicegate_core::rule::{EstimateMode, Group, OnExpiry, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
@@ -294,7 +294,7 @@ async fn concurrency_slots_are_not_leaked_until_the_store_is_restarted() {
 
 #[tokio::test]
 async fn an_optimistic_budget_admits_while_anything_is_left() {
-    let optimistic = Rule { mode: Mode::Optimistic, ..rule("BUDGET", &["0.01 USD/day"]) };
+    let optimistic = Rule { mode: EstimateMode::Optimistic, ..rule("BUDGET", &["0.01 USD/day"]) };
     let api = Api::of([optimistic]);
     assert_eq!(api.acquire(json!({ "usd": "0.009" })).await["allowed"], true);
     assert_eq!(api.acquire(json!({ "usd": "0.009" })).await["allowed"], true);

@@ -8,7 +8,7 @@ use axum::http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::descriptor::{DOMAIN, SHAPE};
-use sluicegate_core::rule::{Group, Mode, Pattern, Rule};
+use sluicegate_core::rule::{Group, EstimateMode, Pattern, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Limit, Limiter};
@@ -290,7 +290,7 @@ async fn rules_that_set_free_and_rules_that_replace() {
 
 #[tokio::test]
 async fn a_tally_counts_like_envoyproxy_ratelimit() {
-    let tally = |rule: Rule| Rule { tally: true, mode: Mode::Optimistic, ..rule };
+    let tally = |rule: Rule| Rule { counts_only: true, mode: EstimateMode::Optimistic, ..rule };
     let shadow = Rule { shadow: true, ..rule("TEAM", "team", "1/fixed min") };
     let api = Api::of(vec![
         tally(rule("USER", "user", "9/fixed min")),
@@ -310,8 +310,8 @@ async fn a_tally_counts_like_envoyproxy_ratelimit() {
 
 #[tokio::test]
 async fn what_is_counted_beyond_a_limit_is_a_denial_to_everybody() {
-    let optimistic = |rule: Rule| Rule { mode: Mode::Optimistic, ..rule };
-    let tally = |rule: Rule| optimistic(Rule { tally: true, ..rule });
+    let optimistic = |rule: Rule| Rule { mode: EstimateMode::Optimistic, ..rule };
+    let tally = |rule: Rule| optimistic(Rule { counts_only: true, ..rule });
     for rule in [
         tally(rule("USER", "user", "2/fixed min")),
         optimistic(rule("USER", "user", "2/min windowed")),

@@ -9,7 +9,7 @@ use sluicegate_core::limit::Unit;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::predict::{self, ExpectedUsage, Forecast};
 use sluicegate_core::query::Query;
-use sluicegate_core::rule::Mode;
+use sluicegate_core::rule::EstimateMode;
 use sluicegate_core::ruleset::Ruleset;
 use sluicegate_core::store::Usage;
 use sluicegate_core::{Charge, Decision, Limit, Plan, Span, Timestamp};
@@ -180,9 +180,9 @@ impl<'a, 'p> Answer<'a, 'p> {
                 let is_this = |&place: &u16| usize::from(place) == scope.index;
                 let did_not_fit = charge.take > 0 && allow.shadowed.iter().any(is_this);
                 // There was room for a part of it only.
-                let is_exceeded =
-                    charge.rule().mode == Mode::Optimistic && scope.reading.used > scope.amount();
-                charge.rule().tally && did_not_fit || is_exceeded
+                let is_exceeded = charge.rule().mode == EstimateMode::Optimistic
+                    && scope.reading.used > scope.amount();
+                charge.rule().counts_only && did_not_fit || is_exceeded
             }
             Decision::Deny(_) | Decision::Never(_) | Decision::Closed(_) => {
                 let hit = self.hit().is_some_and(|hit| hit.index == scope.index);
@@ -278,9 +278,10 @@ impl<'a, 'p> Answer<'a, 'p> {
     }
 
     /// Returns the reason of a denial as one word: `HIT_USER_MODEL_LIMIT` or the `reason` of the
-    /// rule, `EXCEEDS_…` if the cost is larger than the limit, `BANNED` for a limit of 0, `UPSTREAM_CLOSED` if the upstream asked
-    /// for a pause, `STORE_FULL` if several keys share the exhausted counter, `STORE_UNAVAILABLE`,
-    /// or `STORE_LOST_MEMORY` for a limit that stays closed until its window is over.
+    /// rule, `EXCEEDS_…` if the cost is larger than the limit, `BANNED` for a limit of 0,
+    /// `UPSTREAM_CLOSED` if the upstream asked for a pause, `STORE_FULL` if several keys share the
+    /// exhausted counter, `STORE_UNAVAILABLE`, or `STORE_LOST_MEMORY` for a limit that stays closed
+    /// until its window is over.
     pub fn reason(&self) -> Option<impl fmt::Display + use<'a, 'p>> {
         let verb = match self.decision {
             Decision::Allow(_) if self.over.is_none() => return None,

@@ -2,7 +2,7 @@
 //!
 //! It understands GitHub, OpenAI, Azure, Anthropic, Gemini, the IETF header fields and
 //! `Retry-After`. It is a pure function: the wall time is an argument, and any bytes from an
-//! upstream result in an [`Advice`] or none.
+//! upstream result in a [`BackoffAdvice`] or none.
 //!
 //! A **refusal** (429, 503, and a 403 that names a limit) closes the upstream for the time in the
 //! first of these: `retry-after-ms`, `x-ms-retry-after-ms`, `Retry-After`, the body, the reset of a
@@ -57,7 +57,7 @@ impl Default for AdviceContext {
 
 /// Recommended reaction to a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
+pub enum BackoffAdvice {
     /// Send nothing for this time.
     Closed(Span),
     /// Send at most one request per interval.
@@ -110,9 +110,9 @@ pub fn is_refusal(response: &UpstreamResponse<'_>) -> bool {
 }
 
 /// Returns the advice of a response, if it gives any.
-pub fn advice(response: &UpstreamResponse<'_>, context: AdviceContext) -> Option<Advice> {
+pub fn advice(response: &UpstreamResponse<'_>, context: AdviceContext) -> Option<BackoffAdvice> {
     if is_refusal(response) {
-        return Some(Advice::Closed(refusal_pause(response, context)));
+        return Some(BackoffAdvice::Closed(refusal_pause(response, context)));
     }
     let advised =
         fields::windows(response).into_iter().filter_map(|window| advice_for(&window, context));
@@ -129,12 +129,12 @@ pub fn pause(
     chance: u64,
 ) -> Option<Span> {
     match advice(response, context)? {
-        Advice::Closed(span) => {
+        BackoffAdvice::Closed(span) => {
             let span = span.min(longest);
             let most = (span.as_micros() / 20).min(1_000_000);
             Some(span + Span::from_micros(chance % (most + 1)))
         }
-        Advice::Slow { every } => Some(every.min(longest)),
+        BackoffAdvice::Slow { every } => Some(every.min(longest)),
     }
 }
 
@@ -237,7 +237,7 @@ fn refusal_pause(response: &UpstreamResponse<'_>, context: AdviceContext) -> Spa
 }
 
 /// Returns the advice for one window.
-fn advice_for(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Advice> {
+fn advice_for(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<BackoffAdvice> {
     let left = window.remaining?;
     let below = match window.limit {
         Some(limit) if window.refills && !window.counts_requests => limit / 100,
@@ -247,9 +247,9 @@ fn advice_for(window: &UpstreamWindow<'_>, context: AdviceContext) -> Option<Adv
         return None;
     }
     if window.refills && window.counts_requests && left > 0 {
-        return refill_time(window, 1).map(|every| Advice::Slow { every });
+        return refill_time(window, 1).map(|every| BackoffAdvice::Slow { every });
     }
-    time_until_refill(window, context.below).map(Advice::Closed)
+    time_until_refill(window, context.below).map(BackoffAdvice::Closed)
 }
 
 /// Returns the time until a window has room again.
@@ -277,11 +277,13 @@ fn refill_time(window: &UpstreamWindow<'_>, amount: u64) -> Option<Span> {
 }
 
 /// Returns the advice that admits less.
-fn stronger(one: Advice, other: Advice) -> Advice {
+fn stronger(one: BackoffAdvice, other: BackoffAdvice) -> BackoffAdvice {
     match (one, other) {
-        (Advice::Closed(a), Advice::Closed(b)) => Advice::Closed(a.max(b)),
-        (closed @ Advice::Closed(_), _) | (_, closed @ Advice::Closed(_)) => closed,
-        (Advice::Slow { every: a }, Advice::Slow { every: b }) => Advice::Slow { every: a.max(b) },
+        (BackoffAdvice::Closed(a), BackoffAdvice::Closed(b)) => BackoffAdvice::Closed(a.max(b)),
+        (closed @ BackoffAdvice::Closed(_), _) | (_, closed @ BackoffAdvice::Closed(_)) => closed,
+        (BackoffAdvice::Slow { every: a }, BackoffAdvice::Slow { every: b }) => {
+            BackoffAdvice::Slow { every: a.max(b) }
+        }
     }
 }
 

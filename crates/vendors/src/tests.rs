@@ -5,7 +5,7 @@ use super::*;
 const NOW: u64 = 1_700_000_000;
 
 /// Returns the advice for a response; header fields are written one per line.
-fn read(status: u16, headers: &str, body: &str, context: AdviceContext) -> Option<Advice> {
+fn read(status: u16, headers: &str, body: &str, context: AdviceContext) -> Option<BackoffAdvice> {
     let fields = headers.lines().filter_map(|line| line.trim().split_once(": "));
     let headers: Vec<_> = fields.collect();
     let at = Timestamp::from_secs(NOW);
@@ -23,11 +23,11 @@ fn check_below(below: u64, status: u16, headers: &str, expected: &str) {
     assert_eq!(shown(advised), expected, "{status} {headers}");
 }
 
-fn shown(advice: Option<Advice>) -> String {
+fn shown(advice: Option<BackoffAdvice>) -> String {
     match advice {
         None => "go on".to_owned(),
-        Some(Advice::Closed(span)) => format!("closed {span}"),
-        Some(Advice::Slow { every }) => format!("every {every}"),
+        Some(BackoffAdvice::Closed(span)) => format!("closed {span}"),
+        Some(BackoffAdvice::Slow { every }) => format!("every {every}"),
     }
 }
 
@@ -176,7 +176,7 @@ proptest! {
         let at = Timestamp::from_micros(at);
         let response = UpstreamResponse { status, headers: &headers, body: body.as_bytes(), at };
         let advised = advice(&response, AdviceContext { below, refusals });
-        prop_assert!(!is_refusal(&response) || matches!(advised, Some(Advice::Closed(_))));
+        prop_assert!(!is_refusal(&response) || matches!(advised, Some(BackoffAdvice::Closed(_))));
         prop_assert!(pause_reason(&response).chars().count() < 250);
         prop_assert!(announced(&response).iter().all(|window| window.name.chars().count() <= 60));
     }

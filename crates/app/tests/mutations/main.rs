@@ -20,7 +20,7 @@ use common::{RunningService, get, post, sluicegate};
 use pollster::block_on;
 use serde_json::{Value, json};
 use sluicegate_core::query::{Cost, Query};
-use sluicegate_core::rule::Mode;
+use sluicegate_core::rule::EstimateMode;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span, Timestamp};
 use sluicegate_server::decision_log::{DecisionLog, Options};
 use sluicegate_service::{DecisionMode, Service};
@@ -413,7 +413,7 @@ fn changes_to_a_log_with_debts_are_noticed_or_harmless() {
 #[test]
 fn changes_to_a_log_of_an_optimistic_budget_are_noticed_or_harmless() {
     let mut budget = rule("BUDGET", &["1000 tokens/min"]);
-    budget.mode = Mode::Optimistic;
+    budget.mode = EstimateMode::Optimistic;
     let inside = InProcessService::new(vec![rule("ALL", &["90/h"]), budget]);
     for n in 0..240 {
         inside.ask(70 + n % 60, false);

@@ -15,8 +15,8 @@ use super::{ByteSize, Credentials, SecretSource};
 /// Options of the handler that processes the jobs of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandlerOptions {
-    /// Work that the handler does for a job.
-    pub work: Work,
+    /// The call or program that it runs for a job.
+    pub action: HandlerAction,
     /// Messages to send when a job is done. Default: none.
     pub emit: Vec<EmitRule>,
 }
@@ -28,9 +28,9 @@ impl HandlerOptions {
     }
 }
 
-/// The work that a handler does for a job.
+/// The call or program that a handler runs for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum HandlerAction {
     /// An HTTP call.
     Http(Box<HttpOptions>),
     /// A program that is run.

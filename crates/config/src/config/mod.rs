@@ -27,8 +27,8 @@ pub use gateway::{
     RouteOptions, SecretSource, UpstreamUrl, WaitOptions, WaitOrder,
 };
 pub use handler::{
-    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HandlerOptions, HttpOptions, NextPage,
-    PageOptions, RequestBody, ResponseCondition, ResultSource, StatusRanges, UsagePaths, Work,
+    ChatPrompt, ChatProvider, CommandOptions, EmitRule, HandlerAction, HandlerOptions, HttpOptions,
+    NextPage, PageOptions, RequestBody, ResponseCondition, ResultSource, StatusRanges, UsagePaths,
 };
 pub use listen::{Address, Listener, ListenerTls, Listeners};
 pub use prices::Prices;

@@ -2,7 +2,7 @@
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::VALUE_BYTES_MAX;
-use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
+use sluicegate_core::rule::{EstimateMode, OnExpiry, Pattern};
 use sluicegate_core::{Limit, Rule};
 
 use super::item::{Fields, Item};
@@ -115,8 +115,9 @@ pub(super) fn rule<'n>(item: Item<'n>, report: &mut Report) -> Option<DraftRule<
     rule.key = key;
     rule.lease = fields.read("lease", Rule::LEASE, report, scalar::span);
     rule.shadow = fields.read("shadow", false, report, scalar::boolean);
-    let modes = [("strict", Mode::Strict), ("optimistic", Mode::Optimistic)];
-    rule.mode = fields.read("mode", Mode::Strict, report, |i, r| scalar::word(i, r, &modes));
+    let modes = [("strict", EstimateMode::Strict), ("optimistic", EstimateMode::Optimistic)];
+    rule.mode =
+        fields.read("mode", EstimateMode::Strict, report, |i, r| scalar::word(i, r, &modes));
     let expiries = [("keep", OnExpiry::Keep), ("refund", OnExpiry::Refund)];
     rule.on_expiry =
         fields.read("on_expiry", OnExpiry::Keep, report, |i, r| scalar::word(i, r, &expiries));

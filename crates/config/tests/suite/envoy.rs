@@ -79,7 +79,7 @@ fn line(rule: &Rule) -> String {
     for (is, word) in [
         (rule.unlimited, "unlimited"),
         (rule.shadow, "shadow"),
-        (rule.tally, "tally"),
+        (rule.counts_only, "tally"),
         (rule.quota, "quota"),
     ] {
         if is {

@@ -7,7 +7,7 @@ use sluicegate_config::{
 };
 use sluicegate_core::Span;
 use sluicegate_core::price::{Quote, TokenCounts};
-use sluicegate_core::rule::{Mode, OnExpiry, Pattern};
+use sluicegate_core::rule::{EstimateMode, OnExpiry, Pattern};
 
 fn good(name: &str) -> Config {
     let path = files("good").into_iter().find(|path| path.ends_with(format!("{name}.yaml")));
@@ -194,7 +194,7 @@ fn variables_are_typed_after_they_are_replaced() {
     let [user, everybody, money, _] = config.groups() else { panic!("four groups") };
     assert_eq!(user.rules[0].when[0].1, Pattern::Glob("premium_*".to_owned()));
     assert_eq!(everybody.rules[0].lease, Span::from_secs(120));
-    assert_eq!(money.rules[0].mode, Mode::Optimistic);
+    assert_eq!(money.rules[0].mode, EstimateMode::Optimistic);
     assert_eq!(money.rules[0].on_expiry, OnExpiry::Refund);
     assert_eq!(money.rules[0].outage, Some(OutagePolicy::Closed));
     assert_eq!(user.rules.last().and_then(|rule| rule.outage), None);

@@ -103,7 +103,7 @@ struct Run {
 
 /// Record of an amount taken, needed to give it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pour {
+pub struct BucketWithdrawal {
     /// Time at which it has drained, if no earlier amount is given back.
     pub drained_at_ns: u64,
     /// Value of the bucket's `given_back_ns` when the amount was taken.
@@ -146,7 +146,7 @@ impl Bucket {
         start: Timestamp,
         slack: Slack,
         amount: u64,
-    ) -> Pour {
+    ) -> BucketWithdrawal {
         let poured = |empty_at_ns: u64, at: Timestamp| {
             let end = u128::from(empty_at_ns.max(nanos(at))).saturating_add(quota.cost_ns(amount));
             u64::try_from(end).unwrap_or(u64::MAX)
@@ -162,7 +162,7 @@ impl Bucket {
         let latest = start + slack.span;
         self.latest = self.latest.max(latest);
         self.empty_at_ns = poured(self.empty_at_ns, latest);
-        Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns }
+        BucketWithdrawal { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns }
     }
 
     /// Returns the same usage without a run, for another counter.
@@ -178,9 +178,15 @@ impl Bucket {
     /// given back, because the bucket may be empty in between. Other amounts that were given back
     /// in the meantime may have let this one drain sooner; all of them are assumed to have been
     /// taken before it.
-    pub fn give_back(&mut self, quota: BucketQuota, pour: Pour, amount: u64, now: Timestamp) {
-        let sooner = self.given_back_ns.saturating_sub(pour.given_back_ns);
-        let undrained = pour.drained_at_ns.saturating_sub(sooner);
+    pub fn give_back(
+        &mut self,
+        quota: BucketQuota,
+        charge: BucketWithdrawal,
+        amount: u64,
+        now: Timestamp,
+    ) {
+        let sooner = self.given_back_ns.saturating_sub(charge.given_back_ns);
+        let undrained = charge.drained_at_ns.saturating_sub(sooner);
         let undrained = undrained.saturating_sub(nanos(now.max(self.latest)));
         // Rounded down, because the amount was rounded up when it was taken.
         let drain = u128::from(amount / quota.grain) * u128::from(quota.drain_ns);
@@ -202,7 +208,8 @@ impl Bucket {
 
     /// Gives back up to `amount` of what has not drained at `now`.
     pub fn refund(&mut self, quota: BucketQuota, amount: u64, now: Timestamp) {
-        let all = Pour { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };
+        let all =
+            BucketWithdrawal { drained_at_ns: self.empty_at_ns, given_back_ns: self.given_back_ns };
         self.give_back(quota, all, amount, now);
     }
 
@@ -344,8 +351,8 @@ mod tests {
     fn extremes_do_not_overflow() {
         let quota = quota("1/366d burst 9007199254740991");
         let mut bucket = Bucket::default();
-        let pour = bucket.take(quota, Timestamp::MAX, Slack::NONE, u64::MAX);
-        bucket.give_back(quota, pour, u64::MAX, at(0));
+        let charge = bucket.take(quota, Timestamp::MAX, Slack::NONE, u64::MAX);
+        bucket.give_back(quota, charge, u64::MAX, at(0));
         let _ = bucket.earliest(quota, at(0), quota.capacity(), None);
         let _ = (bucket.reading(quota, at(0)), quota.drained_in());
     }
@@ -383,18 +390,18 @@ mod tests {
         let run = || {
             let mut bucket = Bucket::default();
             bucket.take(quota, at(0), slack(10, 1), 1);
-            let pour = bucket.take(quota, at(0), slack(10, 1), 1);
+            let charge = bucket.take(quota, at(0), slack(10, 1), 1);
             assert_eq!(
                 (start_of(&bucket, quota, Some(1)), start_of(&bucket, quota, None)),
                 (40, 50)
             );
-            (bucket, pour)
+            (bucket, charge)
         };
         let (mut bucket, _) = run();
         bucket.take(quota, at(50), Slack::NONE, 1);
         assert_eq!(start_of(&bucket, quota, Some(1)), 90);
-        let (mut bucket, pour) = run();
-        bucket.give_back(quota, pour, 1, at(0));
+        let (mut bucket, charge) = run();
+        bucket.give_back(quota, charge, 1, at(0));
         assert_eq!(start_of(&bucket, quota, Some(1)), 10);
         let (mut bucket, _) = run();
         bucket.fill_until(at(500));

@@ -47,21 +47,21 @@ enum CellState {
 struct Hold {
     until: Timestamp,
     id: Id,
-    used: Use,
+    used: CellCharge,
 }
 
 /// An amount written to a cell, and its position there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub struct CellCharge {
     /// The amount.
     pub amount: u64,
     /// Its position.
-    pub mark: Mark,
+    pub position: CellPosition,
 }
 
-/// Position of a use, with all that is needed to amend it without knowing its rule.
+/// Position of a charge in its cell, with everything that is needed to change it without its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mark {
+pub enum CellPosition {
     /// Entries of a log with this score.
     Log(Timestamp),
     /// The slice with this end, of a window of this length.
@@ -71,7 +71,7 @@ pub enum Mark {
     /// A bucket.
     Bucket {
         /// Record of the amount taken.
-        pour: bucket::Pour,
+        charge: bucket::BucketWithdrawal,
         /// Time in which one grain drains, in nanoseconds.
         drain_ns: u64,
         /// Number of units that drain as one.
@@ -131,12 +131,14 @@ impl Cell {
     }
 
     /// Creates an unused cell of the kind in which this use was written.
-    pub fn for_mark(mark: Mark) -> Self {
-        let state = match mark {
-            Mark::Log(_) => CellState::Log(Log::default()),
-            Mark::Slice(..) | Mark::Period(..) => CellState::Slices(Slices::default()),
-            Mark::Bucket { .. } => CellState::Bucket(Bucket::default()),
-            Mark::Lease(_) => CellState::Leases(Leases::default()),
+    pub fn for_position(position: CellPosition) -> Self {
+        let state = match position {
+            CellPosition::Log(_) => CellState::Log(Log::default()),
+            CellPosition::Slice(..) | CellPosition::Period(..) => {
+                CellState::Slices(Slices::default())
+            }
+            CellPosition::Bucket { .. } => CellState::Bucket(Bucket::default()),
+            CellPosition::Lease(_) => CellState::Leases(Leases::default()),
         };
         Self(CellContent::Plain(state))
     }
@@ -228,51 +230,54 @@ impl Cell {
         slack: Slack,
         amount: u64,
         id: Id,
-    ) -> Use {
+    ) -> CellCharge {
         let latest = start + slack.span;
-        let mark = match (self.state_mut(), meter) {
+        let position = match (self.state_mut(), meter) {
             (CellState::Log(log), Meter::Log(_)) => {
                 log.take(latest, amount);
-                Mark::Log(latest)
+                CellPosition::Log(latest)
             }
             (CellState::Slices(slices), Meter::Windowed(quota)) => {
                 let end = quota.slice(latest);
-                return Use {
+                return CellCharge {
                     amount: slices.take(end, amount),
-                    mark: Mark::Slice(end, quota.window),
+                    position: CellPosition::Slice(end, quota.window),
                 };
             }
             (CellState::Slices(slices), Meter::Calendar(quota)) => {
                 let end = quota.boundaries.period(start).map_or(start, |(_, end)| end);
-                let mark = Mark::Period(end, quota.boundaries.0);
-                return Use { amount: slices.take(end, amount), mark };
+                let position = CellPosition::Period(end, quota.boundaries.0);
+                return CellCharge { amount: slices.take(end, amount), position };
             }
-            (CellState::Bucket(bucket), Meter::Bucket(quota)) => Mark::Bucket {
-                pour: bucket.take(*quota, start, slack, amount),
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => CellPosition::Bucket {
+                charge: bucket.take(*quota, start, slack, amount),
                 drain_ns: quota.drain_ns(),
                 grain: quota.grain(),
             },
             (CellState::Leases(leases), Meter::Leases(quota)) => {
                 let until = start + quota.lease;
                 leases.take(id, amount, until);
-                Mark::Lease(until)
+                CellPosition::Lease(until)
             }
             _ => unreachable!("a cell's identity includes the kind of its meter"),
         };
-        Use { amount, mark }
+        CellCharge { amount, position }
     }
 
-    /// Gives back a use. The entry is amended at its own time, so nothing is given back twice, and
-    /// nothing at all if it has expired since. A lease is ended by [`Cell::release`].
-    pub fn give_back(&mut self, used: Use, now: Timestamp) {
-        match (self.state_mut(), used.mark) {
-            (CellState::Log(log), Mark::Log(at)) => log.give_back(at, used.amount),
-            (CellState::Slices(slices), Mark::Slice(end, _) | Mark::Period(end, _)) => {
+    /// Gives back a charge. The entry is amended at its own time, so nothing is given back twice,
+    /// and nothing at all if it has expired since. A lease is ended by [`Cell::release`].
+    pub fn give_back(&mut self, used: CellCharge, now: Timestamp) {
+        match (self.state_mut(), used.position) {
+            (CellState::Log(log), CellPosition::Log(at)) => log.give_back(at, used.amount),
+            (
+                CellState::Slices(slices),
+                CellPosition::Slice(end, _) | CellPosition::Period(end, _),
+            ) => {
                 slices.give_back(end, used.amount);
             }
-            (CellState::Bucket(bucket), Mark::Bucket { pour, drain_ns, grain }) => {
+            (CellState::Bucket(bucket), CellPosition::Bucket { charge, drain_ns, grain }) => {
                 let quota = bucket::BucketQuota::raw(drain_ns, grain);
-                bucket.give_back(quota, pour, used.amount, now);
+                bucket.give_back(quota, charge, used.amount, now);
             }
             _ => {}
         }
@@ -304,19 +309,19 @@ impl Cell {
         }
     }
 
-    /// Charges `amount` at `now` even if it does not fit, next to the use at `mark`.
-    pub fn charge_debt(&mut self, mark: Mark, amount: u64, now: Timestamp) {
-        match (self.state_mut(), mark) {
-            (CellState::Log(log), Mark::Log(_)) => log.take(now, amount),
-            (CellState::Slices(slices), Mark::Slice(_, window)) => {
+    /// Charges `amount` at `now` even if it does not fit, next to the charge at `position`.
+    pub fn charge_debt(&mut self, position: CellPosition, amount: u64, now: Timestamp) {
+        match (self.state_mut(), position) {
+            (CellState::Log(log), CellPosition::Log(_)) => log.take(now, amount),
+            (CellState::Slices(slices), CellPosition::Slice(_, window)) => {
                 slices.take(window::WindowQuota { limit: 0, window }.slice(now), amount);
             }
-            (CellState::Slices(slices), Mark::Period(end, boundaries)) => {
+            (CellState::Slices(slices), CellPosition::Period(end, boundaries)) => {
                 // A settlement after the known periods belongs to the period of its use.
                 let end = Boundaries(boundaries).period(now).map_or(end, |(_, end)| end);
                 slices.take(end, amount);
             }
-            (CellState::Bucket(bucket), Mark::Bucket { drain_ns, grain, .. }) => {
+            (CellState::Bucket(bucket), CellPosition::Bucket { drain_ns, grain, .. }) => {
                 bucket.take(bucket::BucketQuota::raw(drain_ns, grain), now, Slack::NONE, amount);
             }
             _ => {}
@@ -324,33 +329,38 @@ impl Cell {
     }
 
     /// Ends the lease of `id`. Returns true if it was still held.
-    pub fn release(&mut self, id: Id, mark: Mark) -> bool {
-        match (self.state_mut(), mark) {
-            (CellState::Leases(leases), Mark::Lease(until)) => leases.release(id, until),
+    pub fn release(&mut self, id: Id, position: CellPosition) -> bool {
+        match (self.state_mut(), position) {
+            (CellState::Leases(leases), CellPosition::Lease(until)) => leases.release(id, until),
             _ => false,
         }
     }
 
-    /// Extends the lease of `id` to `later`. Returns its new mark, or `None` if it has expired.
-    pub fn renew(&mut self, id: Id, mark: Mark, later: Timestamp) -> Option<Mark> {
-        match (self.state_mut(), mark) {
-            (CellState::Leases(leases), Mark::Lease(until)) => {
-                leases.renew(id, until, later).then_some(Mark::Lease(later.max(until)))
+    /// Extends the lease of `id` to `later`. Returns its new position, or `None` if it has expired.
+    pub fn renew(
+        &mut self,
+        id: Id,
+        position: CellPosition,
+        later: Timestamp,
+    ) -> Option<CellPosition> {
+        match (self.state_mut(), position) {
+            (CellState::Leases(leases), CellPosition::Lease(until)) => {
+                leases.renew(id, until, later).then_some(CellPosition::Lease(later.max(until)))
             }
             _ => None,
         }
     }
 
     /// Returns true if the lease of `id` is still held.
-    pub fn has_lease(&self, id: Id, mark: Mark) -> bool {
-        match (self.state(), mark) {
-            (CellState::Leases(leases), Mark::Lease(until)) => leases.is_held(id, until),
+    pub fn has_lease(&self, id: Id, position: CellPosition) -> bool {
+        match (self.state(), position) {
+            (CellState::Leases(leases), CellPosition::Lease(until)) => leases.is_held(id, until),
             _ => false,
         }
     }
 
     /// Gives the use back automatically at `until`, unless [`Cell::end_hold`] is called before.
-    pub fn hold(&mut self, id: Id, until: Timestamp, used: Use) {
+    pub fn hold(&mut self, id: Id, until: Timestamp, used: CellCharge) {
         let holds = &mut self.add_extras().holds;
         let place = holds.partition_point(|hold| hold.until <= until);
         holds.insert(place, Hold { until, id, used });
@@ -374,8 +384,8 @@ impl Cell {
         self.extras().is_some_and(|extras| extras.reset_at.is_some_and(|reset| at <= reset))
     }
 
-    /// Passes the reading of each limit of the meter at `now` to `tell`.
-    pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, mut tell: impl FnMut(Reading)) {
+    /// Calls `visit` with the usage of each limit of the meter at `now`.
+    pub fn readings(&self, meter: &Meter<'_>, now: Timestamp, mut visit: impl FnMut(Reading)) {
         match (self.state(), meter) {
             (CellState::Log(log), Meter::Log(quotas)) => {
                 for &quota in quotas.iter() {
@@ -387,17 +397,17 @@ impl Cell {
                         reading.shared = true;
                         reading.reset = reading.reset.max(at + quota.window);
                     }
-                    tell(reading);
+                    visit(reading);
                 }
             }
             (CellState::Slices(slices), Meter::Windowed(quota)) => {
-                tell(slices.reading(*quota, now))
+                visit(slices.reading(*quota, now))
             }
             (CellState::Slices(slices), Meter::Calendar(quota)) => {
-                tell(slices.reading_in_calendar(*quota, now));
+                visit(slices.reading_in_calendar(*quota, now));
             }
-            (CellState::Bucket(bucket), Meter::Bucket(quota)) => tell(bucket.reading(*quota, now)),
-            (CellState::Leases(leases), Meter::Leases(_)) => tell(leases.reading(now)),
+            (CellState::Bucket(bucket), Meter::Bucket(quota)) => visit(bucket.reading(*quota, now)),
+            (CellState::Leases(leases), Meter::Leases(_)) => visit(leases.reading(now)),
             _ => unreachable!("a cell's identity includes the kind of its meter"),
         }
     }

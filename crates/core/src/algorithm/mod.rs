@@ -27,7 +27,7 @@ pub mod window;
 
 use std::borrow::Cow;
 
-pub use cell::{Cell, Mark, Use};
+pub use cell::{Cell, CellCharge, CellPosition};
 
 use crate::id::Id;
 use crate::time::{Span, Timestamp};
@@ -37,8 +37,8 @@ use crate::time::{Span, Timestamp};
 pub struct Slack {
     /// Length.
     pub span: Span,
-    /// The pacer that begins the work, if it spaces the real starts of all its work by itself. Token
-    /// buckets then need no slack between its bookings: see [`bucket`].
+    /// The pacer that begins the work, if it spaces the real starts of all its work by itself.
+    /// Token buckets then need no slack between its bookings: see [`bucket`].
     pub owner: Option<Id>,
 }
 
@@ -138,7 +138,7 @@ impl Reading {
     }
 }
 
-/// Result of asking at which time an amount fits.
+/// The earliest start at which an amount fits, or that it never fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarliestStart {
     /// It fits at `start`, and not earlier because of limit number `limit` of the meter.

@@ -17,8 +17,8 @@ use crate::money::Money;
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::TokenCounts;
-use crate::query::{OWN, Query, Subject};
-use crate::rule::{Group, InlineRule, Mode, Pattern, Rule, SecretHasher};
+use crate::query::{OWN, Query, RuleScope};
+use crate::rule::{EstimateMode, Group, InlineRule, Pattern, Rule, SecretHasher};
 use crate::time::Clock;
 
 /// A rule with indexes for its dimensions and with the counters that it charges.
@@ -293,11 +293,11 @@ impl CompiledRule {
     }
 
     /// Returns true if the rule applies to queries of this kind.
-    pub(super) fn applies_to(&self, subject: Subject) -> bool {
-        match subject {
-            Subject::Own => self.rule.is_own(),
-            Subject::Common => !self.rule.is_own(),
-            Subject::Whole | Subject::View | Subject::Inline => true,
+    pub(super) fn applies_to(&self, rule_scope: RuleScope) -> bool {
+        match rule_scope {
+            RuleScope::Own => self.rule.is_own(),
+            RuleScope::Common => !self.rule.is_own(),
+            RuleScope::Whole | RuleScope::View | RuleScope::Inline => true,
         }
     }
 
@@ -381,8 +381,8 @@ impl CompiledRule {
                 _ => take,
             };
             let need = match self.rule.mode {
-                Mode::Strict => take.max(1),
-                Mode::Optimistic => 1,
+                EstimateMode::Strict => take.max(1),
+                EstimateMode::Optimistic => 1,
             };
             // The log of a former limit never denies what the current limit admits.
             let is_former_log = cell.carried && matches!(cell.spec, MeterSpec::Log(_));
@@ -447,7 +447,7 @@ fn fits(pattern: &Pattern, value: KeyPart<'_>) -> bool {
 /// A view of work that another query pays for has no tokens, so its price is not needed.
 fn money(query: &Query<'_>, settings: &Settings) -> Result<u64, PlanError> {
     let stated = query.cost.of(Unit::Usd);
-    if stated.is_some() || query.subject != Subject::Whole {
+    if stated.is_some() || query.rule_scope != RuleScope::Whole {
         return Ok(stated.unwrap_or(0));
     }
     Ok(settings.prices.expect(query)?.map_or(0, Money::as_nanos))

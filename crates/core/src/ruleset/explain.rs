@@ -66,7 +66,7 @@ pub enum Mismatch<'a> {
         rule: &'a str,
     },
     /// The rule is for other kinds of queries, such as those of a gateway.
-    Subject,
+    RuleScope,
 }
 
 impl fmt::Display for Mismatch<'_> {
@@ -80,7 +80,7 @@ impl fmt::Display for Mismatch<'_> {
                 write!(f, "{dimension} is {value}, but the rule requires {pattern}")
             }
             Self::Behind { rule } => write!(f, "rule {rule} comes first and applies"),
-            Self::Subject => f.write_str("the rule is for other kinds of requests"),
+            Self::RuleScope => f.write_str("the rule is for other kinds of requests"),
         }
     }
 }
@@ -90,8 +90,8 @@ impl Ruleset {
     pub fn explain<'a>(&'a self, query: &'a Query<'_>) -> Vec<ExplainedGroup<'a>> {
         let values = self.values(query);
         let mismatch = |rule: &'a CompiledRule| {
-            if !rule.applies_to(query.subject) {
-                return Some(Mismatch::Subject);
+            if !rule.applies_to(query.rule_scope) {
+                return Some(Mismatch::RuleScope);
             }
             let (dimension, value) = rule.mismatch(&values)?;
             let dimension = self.dimensions[dimension].as_str();

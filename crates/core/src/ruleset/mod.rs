@@ -28,7 +28,7 @@ use crate::outage::{OutagePolicies, OutagePolicy};
 use crate::overrides::Override;
 use crate::plan::{Charge, Plan};
 use crate::price::{PriceBook, UnknownPrice};
-use crate::query::{Query, Subject};
+use crate::query::{Query, RuleScope};
 use crate::rule::{Group, Rule};
 use crate::time::{Clock, Span};
 
@@ -222,19 +222,19 @@ impl Ruleset {
         plan: &mut Plan<'a>,
     ) -> Result<(), PlanError> {
         let values = self.values(query);
-        if query.subject == Subject::Whole {
+        if query.rule_scope == RuleScope::Whole {
             self.check_complete(query, &values)?;
         }
         plan.of_client = self.policy_for(query);
-        let groups = match query.subject {
-            Subject::Inline => &[],
+        let groups = match query.rule_scope {
+            RuleScope::Inline => &[],
             _ => self.groups.as_slice(),
         };
         for (number, group) in groups.iter().enumerate() {
             let mut applies = false;
             for rule in group.index.candidates(&values) {
                 let rule = &group.rules[rule];
-                if rule.applies_to(query.subject) && rule.matches(&values) {
+                if rule.applies_to(query.rule_scope) && rule.matches(&values) {
                     let rule = rule.in_force(&values);
                     rule.charge(number, &values, query, clock, &self.settings, plan)?;
                     if !rule.rule.shadow {
@@ -243,7 +243,7 @@ impl Ruleset {
                     }
                 }
             }
-            if !applies && query.subject == Subject::Whole {
+            if !applies && query.rule_scope == RuleScope::Whole {
                 self.check_not_avoided(group, &values)?;
             }
         }

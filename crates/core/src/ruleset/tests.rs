@@ -6,7 +6,7 @@ use crate::id::Id;
 use crate::money::Money;
 use crate::price::{ModelPrices, Rates};
 use crate::query::{Cost, RequestId};
-use crate::rule::{InlineRule, Mode, Pattern};
+use crate::rule::{EstimateMode, InlineRule, Pattern};
 use crate::time::Timestamp;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -123,9 +123,9 @@ fn a_query_that_some_group_has_no_rule_for_is_refused_by_the_name_of_the_dimensi
     ];
     let settings = Settings { needs: needs(&groups, &[]), ..Settings::default() };
     let rules = Ruleset::new(groups, settings).expect("rules");
-    let refused = |dimensions: &[(&str, &str)], subject| {
+    let refused = |dimensions: &[(&str, &str)], rule_scope| {
         let mut query = query(dimensions);
-        query.subject = subject;
+        query.rule_scope = rule_scope;
         rules.plan(&query, NOW).err().map(|error| error.to_string())
     };
     for (dimensions, expected) in [
@@ -146,12 +146,12 @@ fn a_query_that_some_group_has_no_rule_for_is_refused_by_the_name_of_the_dimensi
              optional})",
         ),
     ] {
-        assert_eq!(refused(dimensions, Subject::Whole).as_deref(), Some(expected));
-        assert_eq!(refused(dimensions, Subject::View), None, "a view need not be complete");
+        assert_eq!(refused(dimensions, RuleScope::Whole).as_deref(), Some(expected));
+        assert_eq!(refused(dimensions, RuleScope::View), None, "a view need not be complete");
     }
-    assert_eq!(refused(&[("userId", "u"), ("tenantId", "t")], Subject::Whole), None);
+    assert_eq!(refused(&[("userId", "u"), ("tenantId", "t")], RuleScope::Whole), None);
     let by_key = [("apiKey", "k"), ("modelId", "m"), ("tenantId", "t")];
-    assert_eq!(refused(&by_key, Subject::Whole), None);
+    assert_eq!(refused(&by_key, RuleScope::Whole), None);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn windows_of_one_log_share_a_counter_and_other_limits_have_their_own() {
 fn costs_become_amounts_by_unit() {
     let texts = ["9/s", "900 tokens/min", "800 input_tokens/min", "5.00 USD/day"];
     let strict = Rule::new("S", limits(&texts));
-    let optimistic = Rule { mode: Mode::Optimistic, ..Rule::new("O", limits(&texts)) };
+    let optimistic = Rule { mode: EstimateMode::Optimistic, ..Rule::new("O", limits(&texts)) };
     let rules = ruleset(vec![Group::new("s", [strict]), Group::new("o", [optimistic])]);
     let mut query = query(&[]);
     let money = Some(Money::ZERO);
@@ -520,7 +520,7 @@ fn a_model_without_a_price_is_refused_only_where_money_is_limited() {
     let unlimited = query(&[("modelId", "other")]);
     assert!(rules.plan(&unlimited, NOW).expect("a plan").charges().is_empty());
     let mut view = unpriced.clone();
-    view.subject = Subject::View;
+    view.rule_scope = RuleScope::View;
     assert_eq!(rules.plan(&view, NOW).expect("a plan").charges()[0].take, 0);
 }
 

@@ -32,7 +32,7 @@ impl PacedWork for LeaseWork {
     fn query(&self, id: RequestId) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, KEY);
-        query.subject = Subject::Own;
+        query.rule_scope = RuleScope::Own;
         query
     }
 

@@ -12,7 +12,7 @@ use sluicegate_checker::Checker;
 use sluicegate_config::WaitOrder;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Query, RequestId, Subject};
+use sluicegate_core::query::{Query, RequestId, RuleScope};
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
 use sluicegate_core::time::Clock;
@@ -77,7 +77,7 @@ impl PacedWork for TestWork {
     fn query(&self, id: RequestId) -> Query<'_> {
         let mut query = Query::new(id);
         query.insert_own(ROUTE, KEY);
-        query.subject = Subject::Own;
+        query.rule_scope = RuleScope::Own;
         query
     }
 

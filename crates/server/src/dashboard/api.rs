@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sluicegate_core::limit::Unit;
-use sluicegate_core::rule::Mode;
+use sluicegate_core::rule::EstimateMode;
 use sluicegate_core::{Money, Rule, Timestamp};
 use sluicegate_service::series::{KeyUsage, Resolution};
 
@@ -251,7 +251,7 @@ fn rule_json(rule: &Rule) -> Value {
         "limits": limits,
         "shadow": rule.shadow,
         "unlimited": rule.unlimited,
-        "optimistic": rule.mode == Mode::Optimistic,
+        "optimistic": rule.mode == EstimateMode::Optimistic,
         "outage": rule.outage.map(|policy| policy.word()),
         "key": rule.key,
     })

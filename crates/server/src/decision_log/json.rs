@@ -309,7 +309,7 @@ fn charge(charge: &Charge<'_>, at: Option<Timestamp>, out: &mut Vec<u8>) {
     if charge.shadow() {
         object.raw("shadow", true);
     }
-    if charge.rule().tally && !charge.rule().shadow {
+    if charge.rule().counts_only && !charge.rule().shadow {
         object.raw("tally", true);
     }
     if let Some(at) = at {

@@ -6,7 +6,7 @@
 
 use sluicegate_core::descriptor::{self, DOMAIN, SHAPE};
 use sluicegate_core::limit::{Amount, Rate, Unit, Window};
-use sluicegate_core::query::{Cost, DIMENSIONS_MAX, Query, RequestId, Subject};
+use sluicegate_core::query::{Cost, DIMENSIONS_MAX, Query, RequestId, RuleScope};
 use sluicegate_core::rule::InlineRule;
 use sluicegate_core::time::EXACT_MAX;
 use sluicegate_core::{Limit, Span};
@@ -78,7 +78,7 @@ fn query<'r>(
     }
     let keys = || entries.iter().map(|entry| entry.key.as_str());
     let mut query = Query::new(id);
-    query.subject = Subject::View;
+    query.rule_scope = RuleScope::View;
     query.insert_any(DOMAIN, request.domain.as_str());
     query.insert_any(SHAPE, descriptor::shape(keys()));
     for (place, Entry { key, value }) in entries.iter().enumerate() {
@@ -115,7 +115,7 @@ fn bring_along(
     let rate = Rate { amount: amount.unwrap_or(Amount::ONE), unit: Unit::Requests, window };
     let rule = InlineRule::new(OVERRIDE, &counter(domain, entries), [Limit::Windowed(rate)])
         .map_err(|error| Refusal::field("limit", error.to_string()))?;
-    query.subject = Subject::Inline;
+    query.rule_scope = RuleScope::Inline;
     query.inline.push(match amount {
         // As for imported limits: hits may arrive after the work is done.
         Some(_) => rule.optimistic(),

@@ -19,7 +19,7 @@ use axum::extract::{Query as Parameters, State};
 use axum::response::Response;
 use serde_json::json;
 use sluicegate_core::Plan;
-use sluicegate_core::query::Subject;
+use sluicegate_core::query::RuleScope;
 
 use super::decode::JsonBody;
 use super::problem::Problem;
@@ -42,7 +42,7 @@ pub(super) async fn reset(
     let request: Request = decode::shaped(&body)?;
     let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
     // A reset needs only the dimensions of the counters that it selects.
-    query.subject = Subject::View;
+    query.rule_scope = RuleScope::View;
     let counters = service.with_plan(&query, async |_, _, plan| Ok(counters(plan))).await?;
     selection.check(&counters)?;
     if selection.dry_run {

@@ -7,7 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query as Parameters, State};
 use axum::response::Response;
 use sluicegate_core::limit::Unit;
-use sluicegate_core::query::{Query, Subject};
+use sluicegate_core::query::{Query, RuleScope};
 use sluicegate_core::store::Store;
 
 use super::decode::JsonBody;
@@ -101,7 +101,7 @@ async fn of(
         query.insert(name, value)?;
     }
     // A view: dimensions that a request would have to name are not required for reading.
-    query.subject = Subject::View;
+    query.rule_scope = RuleScope::View;
     let answered = service.with_plan(&query, async |store, rules, plan| {
         let usage = store.usage(plan).await?;
         let at = usage.at;

@@ -1,7 +1,7 @@
 //! Operations on an admission that exists already: claim, cancel, settle, release and renew.
 
 use sluicegate_core::algorithm::log::ENTRIES_PER_CHARGE_MAX;
-use sluicegate_core::algorithm::{EarliestStart, Mark, Slack, Use};
+use sluicegate_core::algorithm::{CellCharge, CellPosition, EarliestStart, Slack};
 use sluicegate_core::decision::{Allow, Deny, Hit};
 use sluicegate_core::plan::{Handle, PlanStart};
 use sluicegate_core::query::Cost;
@@ -177,7 +177,8 @@ impl<C: Clock> Memory<C> {
                 }
                 RecordState::Settled(_) => return Err(Error::Conflict),
             }
-            let in_log = |charge: &RecordedCharge| matches!(charge.used.mark, Mark::Log(_));
+            let in_log =
+                |charge: &RecordedCharge| matches!(charge.used.position, CellPosition::Log(_));
             let requests = actual.requests.unwrap_or_default();
             if requests > ENTRIES_PER_CHARGE_MAX && record.charges.iter().any(in_log) {
                 return Err(Error::TooMany);
@@ -187,7 +188,7 @@ impl<C: Clock> Memory<C> {
             for charge in &record.charges {
                 let due = record.refunded_at(charge);
                 locked.update_counter(charge, now, |cell| {
-                    cell.release(id, charge.used.mark);
+                    cell.release(id, charge.used.position);
                     if let Some(due) = due {
                         cell.end_hold(id, due);
                     }
@@ -201,7 +202,7 @@ impl<C: Clock> Memory<C> {
                 if actual > charged {
                     locked.charge_debt(charge, actual - charged, now);
                 } else {
-                    let back = Use { amount: charged - actual, ..charge.used };
+                    let back = CellCharge { amount: charged - actual, ..charge.used };
                     locked.update_counter(charge, now, |cell| cell.give_back(back, now));
                 }
             }
@@ -228,7 +229,8 @@ impl<C: Clock> Memory<C> {
             let now = memory.now();
             for charge in &record.charges {
                 if charge.lease().is_some() {
-                    locked.update_counter(charge, now, |cell| cell.release(id, charge.used.mark));
+                    locked
+                        .update_counter(charge, now, |cell| cell.release(id, charge.used.position));
                 }
             }
             record.charges.retain(|charge| charge.lease().is_none());
@@ -258,15 +260,15 @@ impl<C: Clock> Memory<C> {
             let before = record.hold;
             let after = before.map(|hold| Hold { until: hold.until.max(now + hold.ttl), ..hold });
             for charge in &mut record.charges {
-                let mut mark = charge.used.mark;
+                let mut position = charge.used.position;
                 locked.update_counter(charge, now, |cell| {
-                    mark = cell.renew(id, mark, now + charge.window).unwrap_or(mark);
+                    position = cell.renew(id, position, now + charge.window).unwrap_or(position);
                     if let (Some(before), Some(after), true) = (before, after, charge.refunds) {
                         cell.end_hold(id, before.until);
                         cell.hold(id, after.until, charge.used);
                     }
                 });
-                charge.used.mark = mark;
+                charge.used.position = position;
             }
             record.hold = after;
             *expires = (*expires).max(record.kept_until(now));
@@ -321,7 +323,7 @@ fn has_all_leases(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: T
         None => true,
         Some(until) => {
             let there =
-                locked.update_counter(charge, now, |cell| cell.has_lease(id, charge.used.mark));
+                locked.update_counter(charge, now, |cell| cell.has_lease(id, charge.used.position));
             until > now && there == Some(true)
         }
     })
@@ -375,7 +377,7 @@ fn return_charges(record: &Record, id: Id, locked: &mut LockedShards<'_>, now: T
     for charge in &record.charges {
         let due = record.refunded_at(charge);
         locked.update_counter(charge, now, |cell| {
-            cell.release(id, charge.used.mark);
+            cell.release(id, charge.used.position);
             if let Some(due) = due {
                 cell.end_hold(id, due);
             }

@@ -271,10 +271,10 @@ impl LockedShards<'_> {
         let CounterAddress { shard, overflow, name } = charge.address;
         let table = self.shard(shard).table(overflow);
         let entry = table.find(name).unwrap_or_else(|| {
-            table.insert(name, Cell::for_mark(charge.used.mark), Timestamp::ZERO)
+            table.insert(name, Cell::for_position(charge.used.position), Timestamp::ZERO)
         });
         let (cell, expires) = table.get_mut(entry);
-        cell.charge_debt(charge.used.mark, debt, now);
+        cell.charge_debt(charge.used.position, debt, now);
         *expires = (*expires).max(cell.expires(charge.window));
     }
 }

@@ -1,7 +1,7 @@
 //! The record of one admission: what the store needs to settle, release, renew or cancel it.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_core::algorithm::{Mark, Use};
+use sluicegate_core::algorithm::{CellCharge, CellPosition};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::kept_until;
@@ -65,7 +65,7 @@ pub(super) struct RecordedCharge {
     pub(super) unit: Unit,
     /// Time for which the charge counts; for a lease, its duration.
     pub(super) window: Span,
-    pub(super) used: Use,
+    pub(super) used: CellCharge,
     /// Set if the rule refunds the charge when a hold ends unsettled.
     pub(super) refunds: bool,
 }
@@ -73,8 +73,8 @@ pub(super) struct RecordedCharge {
 impl RecordedCharge {
     /// Returns the end of the lease, or `None` if the charge is not a lease.
     pub(super) const fn lease(&self) -> Option<Timestamp> {
-        match self.used.mark {
-            Mark::Lease(until) => Some(until),
+        match self.used.position {
+            CellPosition::Lease(until) => Some(until),
             _ => None,
         }
     }

@@ -24,7 +24,7 @@ pub(crate) enum Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChargeMark {
     Score(Timestamp),
-    Poured(bucket::Pour),
+    Poured(bucket::BucketWithdrawal),
 }
 
 /// The information that a bucket uses when it refunds a unit.

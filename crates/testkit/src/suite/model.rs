@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Cost, Pacing, RequestId};
-use sluicegate_core::rule::{Mode, OnExpiry, Rule};
+use sluicegate_core::rule::{EstimateMode, OnExpiry, Rule};
 use sluicegate_core::{Id, Money, Plan, Ruleset, Span, Store, Timestamp};
 
 use super::{EPOCH, StoreSubject, TestRequest, rule, rules};
@@ -15,7 +15,7 @@ use super::{EPOCH, StoreSubject, TestRequest, rule, rules};
 fn every_kind() -> Ruleset {
     let by = |dimension: &str, rule: Rule| rule.per(&[dimension]);
     let refund = |rule: Rule| Rule { on_expiry: OnExpiry::Refund, ..rule };
-    let optimistic = |rule: Rule| Rule { mode: Mode::Optimistic, ..rule };
+    let optimistic = |rule: Rule| Rule { mode: EstimateMode::Optimistic, ..rule };
     let shadow = |rule: Rule| Rule { shadow: true, ..rule };
     let lease = |rule: Rule| Rule { lease: Span::from_secs(5), ..rule };
     rules([

@@ -1,7 +1,7 @@
 //! Tests of request ids, reservations and leases.
 
 use sluicegate_core::query::Cost;
-use sluicegate_core::rule::{Mode, OnExpiry, Rule};
+use sluicegate_core::rule::{EstimateMode, OnExpiry, Rule};
 use sluicegate_core::store::Error;
 use sluicegate_core::{Decision, Store, Timestamp};
 
@@ -135,7 +135,7 @@ pub fn an_exhausted_budget_denies_work_of_unknown_cost<S: StoreSubject>() {
 }
 
 pub fn an_optimistic_budget_admits_until_it_is_used_up<S: StoreSubject>() {
-    let optimistic = Rule { mode: Mode::Optimistic, ..rule("BUDGET", &["100 tokens/h"]) };
+    let optimistic = Rule { mode: EstimateMode::Optimistic, ..rule("BUDGET", &["100 tokens/h"]) };
     let mut bench = StoreBench::<S>::new([optimistic]);
     bench.at_ms(0);
     assert!(bench.acquire(&ask(1).tokens(99)).is_allowed());

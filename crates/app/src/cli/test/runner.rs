@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pollster::block_on;
 use sluicegate_config::{Config, Position};
 use sluicegate_core::plan::Handle;
-use sluicegate_core::query::{Query, QueryError, RequestId, Subject};
+use sluicegate_core::query::{Query, QueryError, RequestId, RuleScope};
 use sluicegate_core::store::{EndResult, Error};
 use sluicegate_core::{Id, Limiter, Span, Store as _, Timestamp};
 use sluicegate_service::{DecisionMode, Service};
@@ -171,7 +171,7 @@ impl TestRun {
             Ok(query) => query,
             Err(error) => return StepResult::invalid(&error),
         };
-        query.subject = Subject::View;
+        query.rule_scope = RuleScope::View;
         let reset = self.service.with_plan(&query, async |store, _, plan| {
             store.reset(plan).await.map(|_| StepResult::outcome(StepOutcome::Done))
         });

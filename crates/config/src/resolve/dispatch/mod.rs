@@ -13,8 +13,8 @@ use self::tier::{Tier, TierScope, estimate, limits, spread};
 use super::item::{Fields, Item};
 use super::{gateway, handler, scalar};
 use crate::config::{
-    DelayMode, Dispatch, HandlerOptions, HttpOptions, OutagePolicy, Provider, RedisTopology,
-    StoreOptions, Strategy, Work, WorkerOptions,
+    DelayMode, Dispatch, HandlerAction, HandlerOptions, HttpOptions, OutagePolicy, Provider,
+    RedisTopology, StoreOptions, Strategy, WorkerOptions,
 };
 use crate::location::shorten;
 use crate::raw::Value;
@@ -280,7 +280,7 @@ fn worker(
 /// others.
 fn unusable_handler() -> HandlerOptions {
     let call = HttpOptions::to(Text::from(String::new()));
-    HandlerOptions { work: Work::Http(Box::new(call)), emit: Vec::new() }
+    HandlerOptions { action: HandlerAction::Http(Box::new(call)), emit: Vec::new() }
 }
 
 const BACKOFF: (Span, Span) = (Span::from_secs(1), Span::from_secs(60));

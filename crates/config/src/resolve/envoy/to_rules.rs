@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use sluicegate_core::descriptor::{self, DOMAIN, SHAPE};
 use sluicegate_core::limit::{Calendar, Period, Rate, Unit};
 use sluicegate_core::query::shortened;
-use sluicegate_core::rule::{Mode, Pattern};
+use sluicegate_core::rule::{EstimateMode, Pattern};
 use sluicegate_core::{Group, Limit, Rule};
 
 use super::CompatMode;
@@ -139,8 +139,9 @@ impl<'d> RuleBuilder<'d> {
         rule.quota = descriptor.quota && !rule.unlimited;
         // Hits may be reported after the work is done: they count in full, and later requests are
         // refused.
-        rule.mode = Mode::Optimistic;
-        rule.tally = (self.compat == CompatMode::Envoy || descriptor.quota) && !rule.unlimited;
+        rule.mode = EstimateMode::Optimistic;
+        rule.counts_only =
+            (self.compat == CompatMode::Envoy || descriptor.quota) && !rule.unlimited;
         rule.replaces.clone_from(&given.replaces);
         rule
     }

@@ -10,7 +10,7 @@ mod template;
 mod tests;
 
 use super::item::{Fields, Item};
-use crate::config::{HandlerOptions, Work};
+use crate::config::{HandlerAction, HandlerOptions};
 use crate::report::Report;
 
 const KINDS: [&str; 3] = ["http", "command", "preset"];
@@ -36,13 +36,13 @@ pub(super) fn handler(item: &Item<'_>, report: &mut Report) -> Option<HandlerOpt
             "write one of them",
         );
     }
-    let work = |(kind, item): &(&str, Item<'_>)| {
+    let action = |(kind, item): &(&str, Item<'_>)| {
         Some(match *kind {
-            "http" => Work::Http(Box::new(http::http(item.clone(), report)?)),
-            "command" => Work::Command(command::command(item, report)?),
-            _ => Work::Http(Box::new(chat::chat(item, &fields, report)?)),
+            "http" => HandlerAction::Http(Box::new(http::http(item.clone(), report)?)),
+            "command" => HandlerAction::Command(command::command(item, report)?),
+            _ => HandlerAction::Http(Box::new(chat::chat(item, &fields, report)?)),
         })
     };
-    let mut works: Vec<_> = given.iter().map(work).collect();
-    Some(HandlerOptions { work: works.pop().flatten()?, emit })
+    let mut actions: Vec<_> = given.iter().map(action).collect();
+    Some(HandlerOptions { action: actions.pop().flatten()?, emit })
 }

@@ -30,8 +30,8 @@ fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Handler
     }
 }
 
-fn work(text: &str) -> Work {
-    read(text).unwrap_or_else(|message| panic!("{text}\n{message}")).work
+fn work(text: &str) -> HandlerAction {
+    read(text).unwrap_or_else(|message| panic!("{text}\n{message}")).action
 }
 
 #[track_caller]
@@ -43,7 +43,9 @@ fn refused(text: &str, expected: &str) {
 
 #[test]
 fn a_call_has_every_default() {
-    let Work::Http(http) = work("http: {url: 'https://api.example/x'}") else { panic!("http") };
+    let HandlerAction::Http(http) = work("http: {url: 'https://api.example/x'}") else {
+        panic!("http")
+    };
     assert_eq!(*http, HttpOptions::to(http.url.clone()));
     assert_eq!((http.method.as_str(), &http.content), ("POST", &RequestBody::Message));
     assert_eq!(http.idempotency_header.unwrap(), "idempotency-key");
@@ -54,7 +56,9 @@ fn a_call_has_every_default() {
     );
     assert_eq!((http.credentials, http.result, http.ca), (None, ResultSource::Whole, None));
     assert!(!http.http2);
-    let Work::Http(get) = work("http: {url: 'http://a/', method: GET}") else { panic!("http") };
+    let HandlerAction::Http(get) = work("http: {url: 'http://a/', method: GET}") else {
+        panic!("http")
+    };
     assert_eq!(get.content, RequestBody::Nothing);
 }
 
@@ -100,7 +104,7 @@ emit:
     let handler = read(text).unwrap();
     let printed = format!("{handler:?}");
     assert!(!printed.contains("s3cret") && printed.contains("{{user.id}}"), "{printed}");
-    let Work::Http(http) = handler.work else { panic!("http") };
+    let HandlerAction::Http(http) = handler.action else { panic!("http") };
     assert_eq!((http.success, http.retry), (vec![200..=200, 300..=399], vec![404..=404]));
     let condition = http.condition.unwrap();
     assert_eq!(condition.path.to_string(), "data.state");
@@ -129,14 +133,17 @@ impl sluicegate_template::ValueSource for Message {
 
 #[test]
 fn a_command_is_a_list_or_a_map() {
-    let Work::Command(short) = work("command: [python3, crawl.py, -v]") else { panic!("command") };
+    let HandlerAction::Command(short) = work("command: [python3, crawl.py, -v]") else {
+        panic!("command")
+    };
     assert_eq!((short.program.as_str(), short.args.len()), ("python3", 2));
-    let Work::Command(braces) = work("command: [docker, ps, --format, '{{{{.ID}}']") else {
+    let HandlerAction::Command(braces) = work("command: [docker, ps, --format, '{{{{.ID}}']")
+    else {
         panic!("command")
     };
     assert_eq!(braces.args[2], "{{.ID}}");
     let text = "command: {program: ./x, args: ['1'], dir: /tmp, env: {A: '${KEY}', B: {file: k}, C: '${N:-x}'}, output_limit: 1KB}";
-    let Work::Command(long) = work(text) else { panic!("command") };
+    let HandlerAction::Command(long) = work(text) else { panic!("command") };
     assert_eq!((long.env.len(), long.output_limit.0), (3, 1_024));
     assert!(!format!("{long:?}").contains("s3cret"));
 }
@@ -164,7 +171,7 @@ base_url: http://127.0.0.1:9000/proxy
 }
 
 fn chat(text: &str) -> (HttpOptions, ChatPrompt) {
-    let Work::Http(http) = work(text) else { panic!("http") };
+    let HandlerAction::Http(http) = work(text) else { panic!("http") };
     let RequestBody::Chat(chat) = http.content.clone() else { panic!("a chat") };
     (*http, *chat)
 }
