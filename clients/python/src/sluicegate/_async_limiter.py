@@ -16,7 +16,7 @@ from ._errors import ApiError, Denied, SluicegateError
 from ._flows import Admission, FailureHook, Flow, Flows, decode_decision, log, request_json, run_async, without_none
 from ._limiter import user_request, user_stats
 from ._types import ClientDimensions, CostLike, Decision, Dimensions, Hold, Limits, Scope, Settlement, Stats, hold_of
-from ._wire import Call, Endpoint, Response, TransportError
+from ._wire import Endpoint, Response, TransportError
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +41,7 @@ class AsyncLimiter:
     ) -> None:
         self._flows = _AsyncFlows(on_unavailable, on_failure, self)
         self._transport = AsyncTransport(Endpoint(url, token), timeout, connections_max, ssl_context)
+        self._transport.on_unheard = lambda operation, answer: self.in_background(self._end_unheard(operation, answer))
         # Strong references: the event loop itself keeps only weak ones.
         self._tasks: Set[asyncio.Task[Any]] = set()
 
@@ -233,29 +234,16 @@ class AsyncLimiter:
             return self._flows.refused(error)
 
     async def _run(self, flow: Flow[T]) -> T:
-        return await run_async(flow, self._call)
+        return await run_async(flow, self._transport.call)
 
-    async def _call(self, call: Call) -> Response:
-        if call.unheard is None:
-            return await self._transport.call(call)
-        # A task of its own: if the caller is cancelled, the service may have admitted it, which must not be lost.
-        task = self.in_background(self._transport.call(call))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(functools.partial(self._end_unheard, call.unheard))
-            raise
-
-    def _end_unheard(self, operation: str, task: asyncio.Task[Response]) -> None:
+    async def _end_unheard(self, operation: str, answer: Awaitable[Response]) -> None:
         """Ends an admission whose caller was cancelled before it heard of it."""
-        if task.cancelled() or task.exception() is not None:
-            return
         try:
-            decision = decode_decision(task.result())
+            decision = decode_decision(await answer)
         except (ApiError, TransportError):
             return
         if decision.handle is not None and not decision.replayed:
-            self.in_background(self._end_quietly(operation, decision))
+            await self._end_quietly(operation, decision)
 
     async def _end_quietly(self, operation: str, decision: Decision) -> None:
         try:
