@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate_core::time::Clock;
-use sluicegate_queue::{Delivery, Error, Queue};
+use sluicegate_queue::{Consumer, Delivery, Error, Queue};
 use tokio::task::JoinSet;
 use tracing::warn;
 
@@ -13,6 +13,8 @@ use crate::stop::Stop;
 
 /// Delay after a message that was not settled.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum time for returning messages that were received in advance, when a process stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives messages until `stop` asks to drain, then waits for those in flight.
 ///
@@ -30,30 +32,41 @@ pub(crate) async fn run<O, W>(
     W: Future<Output = Result<(), Error>> + Send + 'static,
 {
     let mut tasks = JoinSet::new();
+    let mut current: Option<Consumer> = None;
     let taken = stop.drain.run_until_cancelled(async {
         loop {
             let error = match queue.consume(most).await {
                 Err(error) => error,
-                Ok(mut consumer) => loop {
-                    states.works(queue.name());
-                    stop.room(&mut tasks, most.into()).await;
-                    open().await;
-                    match consumer.receive(usize::from(most) - tasks.len()).await {
-                        Ok(received) => {
-                            for delivery in received {
-                                tasks.spawn(processed(delivery, &process, stop));
+                Ok(consumer) => {
+                    let consumer = current.insert(consumer);
+                    loop {
+                        states.works(queue.name());
+                        stop.room(&mut tasks, most.into()).await;
+                        open().await;
+                        match consumer.receive(usize::from(most) - tasks.len()).await {
+                            Ok(received) => {
+                                for delivery in received {
+                                    tasks.spawn(processed(delivery, &process, stop));
+                                }
                             }
+                            Err(error) => break error,
                         }
-                        Err(error) => break error,
                     }
-                },
+                }
             };
+            current = None;
             let wait = states.failed(queue.name(), &error, clock.now());
             tokio::time::sleep(wait.into()).await;
         }
     });
     let None: Option<std::convert::Infallible> = taken.await;
-    stop.finish(tasks).await;
+    let returned = async {
+        if let Some(consumer) = current {
+            // Dropped at the end of the time, which returns the rest, counted as redelivered.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, consumer.close()).await;
+        }
+    };
+    tokio::join!(returned, stop.finish(tasks));
 }
 
 /// Processes one message and logs an error.

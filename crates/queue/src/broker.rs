@@ -272,6 +272,13 @@ impl ConsumeOptions {
 pub trait MessageSource: Send {
     /// Waits for deliveries and returns 1 to `max` of them. Cancelling the wait loses no message.
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>>;
+
+    /// Ends the stream. Returns the deliveries that it has received and not handed out: dropping them
+    /// would count as a delivery that nobody settled.
+    fn close(self: Box<Self>) -> BoxFuture<'static, Vec<ReceivedMessage>> {
+        drop(self);
+        std::future::ready(Vec::new()).boxed()
+    }
 }
 
 /// A delivery of a broker.
@@ -308,8 +315,12 @@ pub struct RawMessage {
     pub envelope: Option<String>,
     /// Message id of the producer or the broker, the same at every delivery.
     pub foreign_id: Option<String>,
-    /// True if the broker delivered it before, and nobody settled that delivery.
-    pub is_redelivered: bool,
+    /// Number of earlier deliveries that nobody settled, as far as the broker knows: some only know
+    /// that there was one. Zero for the first delivery.
+    pub redeliveries: u32,
+    /// True if the broker delivers it in an order with others, so that it must not be published again
+    /// because it was redelivered.
+    pub is_ordered: bool,
 }
 
 /// The right to settle one delivery, once.

@@ -11,6 +11,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluicegate_core::{Span, Timestamp};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -33,7 +34,8 @@ const REDELIVERY_DELAY: Backoff = Backoff { from: Span::from_secs(1), to: REDELI
 /// Maximum delay of a message that nobody settles.
 pub const REDELIVERY_DELAY_MAX: Span = Span::from_secs(60);
 
-/// A stream of deliveries. Dropping it requeues the messages that it has not handed out.
+/// A stream of deliveries. Dropping it requeues the messages that it has not handed out, which most
+/// brokers can't distinguish from a consumer that was killed; see [`Consumer::close`].
 pub struct Consumer {
     queue: Queue,
     source: Box<dyn MessageSource>,
@@ -84,6 +86,18 @@ impl Consumer {
         }
     }
 
+    /// Ends the subscription, and returns all messages that it has not handed out to their queue. That
+    /// is not counted as a redelivery, unlike dropping the consumer.
+    pub async fn close(self) {
+        let Self { queue, source, held, .. } = self;
+        let now = queue.inner.clock.now();
+        let unseen = source.close().await.into_iter();
+        let unseen = unseen.map(|received| Delivery::new(queue.clone(), received, now));
+        let left = held.into_iter().map(|(_, delivery)| delivery).chain(unseen);
+        // A message that can't be published again is returned, which counts.
+        join_all(left.map(Delivery::requeue)).await;
+    }
+
     /// Takes back deliveries that its caller has no room for: they are handed out again, or requeued
     /// when the consumer is dropped.
     pub(crate) fn put_back(&mut self, deliveries: Vec<Delivery>) {
@@ -105,7 +119,7 @@ impl Consumer {
         let delay_min = self.queue.capabilities().delay_min.max(Span::from_micros(1));
         for received in received {
             DeliveryStep::Received.emit();
-            let is_redelivered = received.incoming.is_redelivered;
+            let is_redelivered = received.incoming.redeliveries > 0;
             let delivery = Delivery::new(self.queue.clone(), received, now);
             let due = delivery.message().meta.not_before.unwrap_or(now);
             let too_old = self.too_old(delivery.message(), now);

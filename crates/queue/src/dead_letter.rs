@@ -104,7 +104,7 @@ impl DeadLetters {
         if max == 0 {
             return Ok(shown);
         }
-        peek::show(&self.queue, &self.queue.inner.dead, |message| {
+        peek::show(&self.queue, &self.queue.inner.dead, usize::MAX, |message| {
             let letter = DeadLetter { message };
             if filter.matches(&letter) {
                 show(&letter);
@@ -153,7 +153,7 @@ impl DeadLetters {
         action: LetterAction,
         mut done: impl FnMut(&DeadLetter),
     ) -> Result<u64, Error> {
-        let mut scan = QueueScan::open(&self.queue, &self.queue.inner.dead).await?;
+        let mut scan = QueueScan::open(&self.queue, &self.queue.inner.dead, usize::MAX).await?;
         let mut matched = 0;
         let mut replayed = HashSet::new();
         let outcome = loop {

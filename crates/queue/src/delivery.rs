@@ -26,6 +26,10 @@ pub struct Delivery {
     since: Timestamp,
     /// Time of the delivery, or of the last extension of its lease, in microseconds.
     leased_at: AtomicU64,
+    /// Number of earlier deliveries that the broker knows of.
+    broker_redeliveries: u32,
+    /// True if the message has a place in an order, which it would lose if it were published again.
+    is_ordered: bool,
     /// Taken by the method that settles the delivery.
     receipt: Option<Box<dyn Receipt>>,
 }
@@ -65,13 +69,14 @@ impl DeadLetterReason {
 impl Delivery {
     pub(crate) fn new(queue: Queue, received: ReceivedMessage, since: Timestamp) -> Self {
         let ReceivedMessage { incoming, receipt } = received;
-        let is_redelivered = incoming.is_redelivered;
+        let (broker_redeliveries, is_ordered) = (incoming.redeliveries, incoming.is_ordered);
         let mut message = envelope::read(incoming, &queue.inner.fields);
-        if is_redelivered {
-            message.meta.redeliveries = message.meta.redeliveries.saturating_add(1);
-        }
+        // A copy is published for each redelivery, so the count of the broker says yes or no.
+        let new = if is_ordered { broker_redeliveries } else { broker_redeliveries.min(1) };
+        message.meta.redeliveries = message.meta.redeliveries.saturating_add(new);
         let leased_at = AtomicU64::new(since.as_micros());
-        Self { queue, message, since, leased_at, receipt: Some(receipt) }
+        let receipt = Some(receipt);
+        Self { queue, message, since, leased_at, broker_redeliveries, is_ordered, receipt }
     }
 
     /// Creates a delivery that another process received.
@@ -229,7 +234,7 @@ impl Delivery {
     }
 
     /// Makes the message available to other consumers at once. That is not a failure: nothing is
-    /// counted.
+    /// counted, unless the message keeps its place in an order and the broker counts it.
     pub async fn requeue(mut self) -> Result<(), Error> {
         settle(self.requeue_now()).await
     }
@@ -343,7 +348,7 @@ impl Delivery {
 
     fn requeue_now(&mut self) -> BoxFuture<'static, Result<(), Error>> {
         let receipt = self.take();
-        if !self.queue.capabilities().counts_returns {
+        if !self.queue.capabilities().counts_returns || self.is_ordered {
             return receipt.requeue();
         }
         let message = self.copy();

@@ -1,16 +1,20 @@
-//! Reads messages without consuming them. On brokers that can't browse, [`QueueScan`] receives and
-//! requeues them.
+//! Reads messages without consuming them. On brokers that can't browse, [`QueueScan`] receives them,
+//! and publishes them again without counting a redelivery.
 
 use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, TryFutureExt as _, join_all};
 use sluicegate_core::{Span, Timestamp};
 
-use crate::broker::{ConsumeOptions, MessageSource, QueueName, Receipt, ReceivedMessage};
+use crate::broker::{
+    ConsumeOptions, MessageSource, QueueName, RawMessage, Receipt, ReceivedMessage,
+};
 use crate::{DeliveryTime, Error, Message, Queue, envelope};
 
 /// Maximum number of messages held during a scan.
 const HELD_MAX: usize = 10_000;
+/// Maximum number of messages in one receive call.
+const RECEIVE_MAX: usize = 10;
 /// Maximum size of the held messages that will be republished.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// Time to wait for the next message before asking the broker for the depth of the queue.
@@ -27,27 +31,17 @@ const SCAN_LEASE: Span = Span::from_secs(60);
 /// Number of messages per page.
 const PAGE_SIZE: usize = 500;
 
-/// Passes messages to `show` until it returns [`Visit::Stop`].
-///
-/// If the broker can't browse, messages are received and requeued, which it may count as a
-/// delivery.
+/// Passes messages to `show` until it returns [`Visit::Stop`]; at most `most` if the broker can't
+/// browse.
 pub(crate) async fn show(
     queue: &Queue,
     queue_name: &QueueName,
+    most: usize,
     mut show: impl FnMut(Message) -> Visit,
 ) -> Result<(), Error> {
     let inner = &queue.inner;
     if !inner.broker.capabilities().browse {
-        let mut scan = QueueScan::open(queue, queue_name).await?;
-        while let Some(scanned) = scan.next().await? {
-            let seen = show(scanned.message.clone());
-            scan.hold(scanned);
-            if seen == Visit::Stop {
-                break;
-            }
-        }
-        scan.requeue().await;
-        return Ok(());
+        return scan(queue, queue_name, most, show).await.map(drop);
     }
     let mut after = 0;
     loop {
@@ -71,16 +65,13 @@ pub(crate) async fn find(
 ) -> Result<SearchCoverage, Error> {
     let inner = &queue.inner;
     if !inner.broker.capabilities().browse {
-        let mut scan = QueueScan::open(queue, queue_name).await?;
-        while let Some(scanned) = scan.next().await? {
-            if scanned.message.meta.job.as_str() == job {
-                found(FoundMessage { message: scanned.message.clone(), leased_until: None });
+        return scan(queue, queue_name, usize::MAX, |message| {
+            if message.meta.job.as_str() == job {
+                found(FoundMessage { message, leased_until: None });
             }
-            scan.hold(scanned);
-        }
-        let coverage = if scan.is_full() { SearchCoverage::Part } else { SearchCoverage::Whole };
-        scan.requeue().await;
-        return Ok(coverage);
+            Visit::Continue
+        })
+        .await;
     }
     let mut after = 0;
     loop {
@@ -95,6 +86,32 @@ pub(crate) async fn find(
             }
         }
     }
+}
+
+/// Passes up to `most` messages of a broker that can't browse to `show` until it returns
+/// [`Visit::Stop`].
+async fn scan(
+    queue: &Queue,
+    queue_name: &QueueName,
+    most: usize,
+    mut show: impl FnMut(Message) -> Visit,
+) -> Result<SearchCoverage, Error> {
+    let mut scan = QueueScan::open(queue, queue_name, most).await?;
+    let outcome = loop {
+        let scanned = match scan.next().await {
+            Ok(Some(scanned)) => scanned,
+            Ok(None) if scan.is_full() => break Ok(SearchCoverage::Part),
+            Ok(None) => break Ok(SearchCoverage::Whole),
+            Err(error) => break Err(error),
+        };
+        let seen = show(scanned.message.clone());
+        scan.hold(scanned);
+        if seen == Visit::Stop {
+            break Ok(SearchCoverage::Part);
+        }
+    };
+    scan.requeue().await;
+    outcome
 }
 
 /// A message that a search found in a queue.
@@ -130,6 +147,8 @@ pub(crate) struct QueueScan<'q> {
     queue_name: QueueName,
     source: Box<dyn MessageSource>,
     waiting: std::vec::IntoIter<ReceivedMessage>,
+    /// Number of messages that may still be received.
+    left: usize,
     held: Vec<(Option<Message>, Box<dyn Receipt>)>,
     /// Total size of the messages that are held with their content.
     held_bytes: usize,
@@ -139,17 +158,48 @@ pub(crate) struct QueueScan<'q> {
 pub(crate) struct ScannedMessage {
     pub(crate) message: Message,
     pub(crate) receipt: Box<dyn Receipt>,
-    /// True if it was delivered before: the broker may drop it at its next redelivery.
-    is_redelivered: bool,
+    /// True if it must be published again, because returning it would count as a delivery that nobody
+    /// settled, or because the broker may drop it at its next redelivery.
+    needs_copy: bool,
+}
+
+impl ScannedMessage {
+    fn new(
+        queue: &Queue,
+        queue_name: &QueueName,
+        ReceivedMessage { incoming, receipt }: ReceivedMessage,
+    ) -> Self {
+        let RawMessage { redeliveries, is_ordered, .. } = incoming;
+        let is_live = matches!(queue_name, QueueName::Live(_));
+        let mut message = envelope::read(incoming, &queue.inner.fields);
+        if is_live && redeliveries > 0 {
+            // Its last consumer did not settle it.
+            message.meta.redeliveries = message.meta.redeliveries.saturating_add(1);
+        }
+        let needs_copy = (is_live || redeliveries > 0) && !is_ordered;
+        Self { message, receipt, needs_copy }
+    }
+
+    /// Returns what is needed to return it: the content only if it has to be published again.
+    fn into_held(self) -> (Option<Message>, Box<dyn Receipt>) {
+        (self.needs_copy.then_some(self.message), self.receipt)
+    }
 }
 
 impl<'q> QueueScan<'q> {
-    pub(crate) async fn open(queue: &'q Queue, queue_name: &QueueName) -> Result<Self, Error> {
-        let options =
-            ConsumeOptions { prefetch: u16::MAX, visibility: SCAN_LEASE, wait: Span::ZERO };
+    /// Starts a scan that receives up to `most` messages.
+    pub(crate) async fn open(
+        queue: &'q Queue,
+        queue_name: &QueueName,
+        most: usize,
+    ) -> Result<Self, Error> {
+        // The broker must not deliver more, because it marks every message that it delivers.
+        let prefetch = u16::try_from(most.clamp(1, HELD_MAX)).unwrap_or(u16::MAX);
+        let options = ConsumeOptions { prefetch, visibility: SCAN_LEASE, wait: Span::ZERO };
         let source = queue.inner.broker.consume(queue_name, options).await?;
         let (queue_name, waiting) = (queue_name.clone(), Vec::new().into_iter());
-        Ok(Self { queue, queue_name, source, waiting, held: Vec::new(), held_bytes: 0 })
+        let (held, held_bytes) = (Vec::new(), 0);
+        Ok(Self { queue, queue_name, source, waiting, left: most, held, held_bytes })
     }
 
     /// Returns the next message, or `None` if there is no further one or too many are held.
@@ -157,13 +207,17 @@ impl<'q> QueueScan<'q> {
         let (mut empty_polls, mut failed_polls) = (0, 0);
         while empty_polls < EMPTY_POLLS_MAX && failed_polls < FAILED_POLLS_MAX {
             if let Some(received) = self.waiting.next() {
-                return Ok(Some(self.scanned(received)));
+                return Ok(Some(ScannedMessage::new(self.queue, &self.queue_name, received)));
             }
-            if self.is_full() {
+            if self.left == 0 || self.is_full() {
                 return Ok(None);
             }
-            match tokio::time::timeout(POLL_TIMEOUT, self.source.next(10)).await {
-                Ok(received) => self.waiting = received?.into_iter(),
+            let max = self.left.min(RECEIVE_MAX);
+            match tokio::time::timeout(POLL_TIMEOUT, self.source.next(max)).await {
+                Ok(received) => {
+                    self.waiting = received?.into_iter();
+                    self.left = self.left.saturating_sub(self.waiting.len());
+                }
                 Err(_) => {
                     let is_empty = self.queue.capabilities().depth
                         && self.queue.inner.broker.depth(&self.queue_name).await?.ready == 0;
@@ -180,30 +234,19 @@ impl<'q> QueueScan<'q> {
         self.held.len() >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX
     }
 
-    fn scanned(&self, ReceivedMessage { incoming, receipt }: ReceivedMessage) -> ScannedMessage {
-        let is_redelivered = incoming.is_redelivered;
-        let message = envelope::read(incoming, &self.queue.inner.fields);
-        ScannedMessage { message, receipt, is_redelivered }
-    }
-
     /// Keeps a message that stays in the queue.
-    pub(crate) fn hold(
-        &mut self,
-        ScannedMessage { message, receipt, is_redelivered }: ScannedMessage,
-    ) {
-        // The content is needed only for messages that have to be republished.
-        let message = is_redelivered.then_some(message);
+    pub(crate) fn hold(&mut self, scanned: ScannedMessage) {
+        let (message, receipt) = scanned.into_held();
         self.held_bytes += message.as_ref().map_or(0, |message| message.body.len());
         self.held.push((message, receipt));
     }
 
-    /// Requeues all held messages. Those that were redelivered before are republished, so that
-    /// repeated scans do not make the broker drop them.
+    /// Returns all messages to the queue. Those of a queue that consumers read are published again
+    /// instead, so that consumers do not count a scan as a redelivery; so are dead letters that were
+    /// redelivered before, so that repeated scans do not make the broker drop them.
     pub(crate) async fn requeue(mut self) {
-        let waiting: Vec<_> = self.waiting.by_ref().collect();
-        for received in waiting {
-            let scanned = self.scanned(received);
-            self.hold(scanned);
+        for received in self.waiting.chain(self.source.close().await) {
+            self.held.push(ScannedMessage::new(self.queue, &self.queue_name, received).into_held());
         }
         let all = self.held.into_iter().map(|(message, receipt)| match message {
             None => receipt.requeue(),

@@ -15,8 +15,18 @@ use crate::broker::{ConsumeOptions, MessageSource, QueueName, ReceivedMessage};
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
+/// Time that a source waits for its last poll when it is closed, if polls are long. The messages of a
+/// later answer are requeued, which the broker counts.
+const CLOSE_WAIT: Duration = Duration::from_millis(300);
+/// Time after the end of a short poll within which its answer arrives.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
 /// The request of a broker that returns waiting messages.
 pub(crate) trait Poller: Send {
+    /// True if the server ends a poll when its caller cancels it. Otherwise it may still hand messages
+    /// to the poll, which have to be requeued.
+    const IS_CANCELLABLE: bool;
+
     /// Returns the name of the queue.
     fn queue_name(&self) -> &QueueName;
 
@@ -39,7 +49,7 @@ impl<P: Poller> PollingSource<P> {
     }
 }
 
-impl<P: Poller> MessageSource for PollingSource<P> {
+impl<P: Poller + 'static> MessageSource for PollingSource<P> {
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Vec<ReceivedMessage>, Error>> {
         async move {
             let mut wait = WAIT_MIN;
@@ -70,6 +80,26 @@ impl<P: Poller> MessageSource for PollingSource<P> {
                     Err(_) => return Err(Error::stopping()),
                 }
             }
+        }
+        .boxed()
+    }
+
+    fn close(mut self: Box<Self>) -> BoxFuture<'static, Vec<ReceivedMessage>> {
+        async move {
+            let mut left = std::mem::take(&mut self.surplus);
+            let is_short = self.options.wait < ConsumeOptions::WAIT_MAX;
+            let wait = match is_short {
+                true => Duration::from(self.options.wait) + ANSWER_WAIT,
+                false => CLOSE_WAIT,
+            };
+            if let Some(mut poll) = self.in_flight.take() {
+                match tokio::time::timeout(wait, &mut poll).await {
+                    Ok(Ok(received)) => left.extend(received.into_iter().flatten()),
+                    Err(_) if P::IS_CANCELLABLE => poll.abort(),
+                    _ => {}
+                }
+            }
+            left
         }
         .boxed()
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use crate::Error;
 use crate::broker::{MessageSource, QueueName, ReceivedMessage};
@@ -59,7 +59,9 @@ struct Level {
     weight: i64,
     credit: i64,
     waiting: Arc<WaitingMessages>,
-    task: AbortHandle,
+    /// Makes the task end and return the messages that its source has left.
+    closed: Arc<Notify>,
+    task: JoinHandle<Vec<ReceivedMessage>>,
 }
 
 impl Drop for Level {
@@ -105,8 +107,9 @@ impl PrioritySource {
                 arrived: arrived.clone(),
                 hold_limit: hold_limit.clone(),
             });
-            let task = tokio::spawn(feed(source, waiting.clone())).abort_handle();
-            Level { weight, credit: 0, waiting, task }
+            let closed = Arc::new(Notify::new());
+            let task = tokio::spawn(feed(source, waiting.clone(), closed.clone()));
+            Level { weight, credit: 0, waiting, closed, task }
         };
         let levels = sources.into_iter().zip(LEVELS).map(level).collect();
         Self { levels, arrived }
@@ -171,6 +174,20 @@ impl MessageSource for PrioritySource {
         }
         .boxed()
     }
+
+    fn close(mut self: Box<Self>) -> BoxFuture<'static, Vec<ReceivedMessage>> {
+        async move {
+            self.levels.iter().for_each(|level| level.closed.notify_one());
+            let mut left = Vec::new();
+            for level in &mut self.levels {
+                left.extend((&mut level.task).await.unwrap_or_default());
+                let waiting = std::mem::take(&mut level.waiting.lock().messages);
+                left.extend(waiting.into_iter().map(|(_, received)| received));
+            }
+            left
+        }
+        .boxed()
+    }
 }
 
 impl WaitingMessages {
@@ -221,9 +238,21 @@ impl WaitingMessages {
     }
 }
 
-/// Receives the messages of a level until the consumer is dropped or an error occurs that an
-/// operator has to fix.
-async fn feed(mut source: Box<dyn MessageSource>, waiting: Arc<WaitingMessages>) {
+/// Receives the messages of a level until the consumer is closed or an error occurs that an operator
+/// has to fix. Returns the messages that the source has left.
+async fn feed(
+    mut source: Box<dyn MessageSource>,
+    waiting: Arc<WaitingMessages>,
+    closed: Arc<Notify>,
+) -> Vec<ReceivedMessage> {
+    tokio::select! {
+        () = closed.notified() => {}
+        () = receive_all(&mut *source, &waiting) => {}
+    }
+    source.close().await
+}
+
+async fn receive_all(source: &mut dyn MessageSource, waiting: &WaitingMessages) {
     let receive = async {
         loop {
             waiting.has_room().await;

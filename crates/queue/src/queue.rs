@@ -356,8 +356,8 @@ impl Queue {
 
     /// Passes at most `max` messages to `show` and leaves them in the queue. Returns their number.
     ///
-    /// If the broker can't browse, messages are received and requeued, which it may count as a
-    /// delivery.
+    /// If the broker can't browse, messages are received and published again, behind the others. That
+    /// is not counted as a redelivery.
     pub async fn peek(&self, max: u64, mut show: impl FnMut(&Message)) -> Result<u64, Error> {
         let mut shown = 0;
         if max == 0 {
@@ -367,7 +367,8 @@ impl Queue {
             if shown == max {
                 break;
             }
-            peek::show(self, level, |message| {
+            let most = usize::try_from(max - shown).unwrap_or(usize::MAX);
+            peek::show(self, level, most, |message| {
                 show(&message);
                 shown += 1;
                 if shown < max { Visit::Continue } else { Visit::Stop }
@@ -379,8 +380,8 @@ impl Queue {
 
     /// Passes every message of a job to `found`, and leaves it in the queue.
     ///
-    /// If the broker can't browse, messages are received and requeued, which it may count as a
-    /// delivery; messages that another consumer has are not seen.
+    /// If the broker can't browse, messages are received and published again, behind the others. That
+    /// is not counted as a redelivery. Messages that another consumer has are not seen.
     pub async fn find(
         &self,
         job: &str,

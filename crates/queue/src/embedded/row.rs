@@ -8,7 +8,7 @@ use crate::broker::RawMessage;
 use crate::{Message, envelope};
 
 /// Start of a query whose rows [`read`] parses.
-pub(super) const SELECT: &str = "SELECT id, priority, returns + leased > 0, envelope, content_type, \
+pub(super) const SELECT: &str = "SELECT id, priority, returns + leased, envelope, content_type, \
                                  headers, body FROM $t JOIN $t_content USING (id)";
 
 /// Parses a row. Returns its id and the message.
@@ -23,7 +23,8 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<(i64, RawMessage)> {
         headers,
         envelope: Some(row.get(3)?),
         foreign_id: None,
-        is_redelivered: row.get(2)?,
+        redeliveries: row.get(2)?,
+        is_ordered: false,
     };
     Ok((row.get(0)?, incoming))
 }

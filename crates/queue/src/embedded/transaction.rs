@@ -492,7 +492,7 @@ pub(super) fn leased(
     let mut statement = reader.prepare_cached(LEASED.of(dead))?;
     let row = statement.query_row(params![leased.id, leased.fence, queue], row::read).optional()?;
     // The lease in progress is no redelivery yet.
-    Ok(row.map(|(_, incoming)| RawMessage { is_redelivered: false, ..incoming }))
+    Ok(row.map(|(_, incoming)| RawMessage { redeliveries: 0, ..incoming }))
 }
 
 /// Returns a random number that identifies a lease across all processes.

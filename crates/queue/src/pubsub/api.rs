@@ -52,9 +52,15 @@ requests! {
 }
 
 impl Api {
-    /// Waits for messages. Returns none after a while.
-    pub(super) async fn pull(&self, message: PullRequest) -> Result<PullResponse, Failure> {
-        let request = self.request(message).await?;
+    /// Waits for messages. Returns none after this time, or else after a while.
+    pub(super) async fn pull(
+        &self,
+        message: PullRequest,
+        wait: Option<Duration>,
+    ) -> Result<PullResponse, Failure> {
+        let mut request = self.request(message).await?;
+        // The server gets the timeout too: it must not hand messages to a poll that nobody awaits.
+        wait.into_iter().for_each(|wait| request.set_timeout(wait));
         // Pub/Sub limits the size of a response.
         let client = SubscriberClient::new(self.polls.clone());
         let mut client = client.max_decoding_message_size(usize::MAX);

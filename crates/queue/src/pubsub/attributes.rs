@@ -76,7 +76,8 @@ pub(super) fn read(received: &ReceivedMessage) -> RawMessage {
         headers: attributes,
         envelope,
         foreign_id: (!message_id.is_empty()).then_some(message_id),
-        is_redelivered: received.delivery_attempt > 1,
+        redeliveries: u32::try_from(received.delivery_attempt.saturating_sub(1)).unwrap_or(0),
+        is_ordered: false,
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) async fn run_mover(delayed: Arc<QueueHandle>, target: Arc<QueueHandle
 /// others until they are.
 async fn move_due(delayed: &QueueHandle, target: &QueueHandle) -> Result<(), Error> {
     let received =
-        delayed.topic.pull(BATCH_MAX, SubscriptionSettings::OF_DELAYS.visibility).await?;
+        delayed.topic.pull(BATCH_MAX, SubscriptionSettings::OF_DELAYS.visibility, None).await?;
     let now = WallClock.now();
     let (mut due, mut leases) = (Vec::new(), Vec::new());
     for message in received {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
+use sluicegate_core::Span;
 
 use super::attributes;
 use super::client::{PubSubClient, QueueHandle};
@@ -15,6 +16,9 @@ use crate::request_receipt::RequestReceipt;
 /// Maximum number of messages per poll.
 const BATCH_MAX: usize = 1_000;
 
+/// Shortest time of a poll: Google may need it to find the messages.
+const WAIT_MIN: Span = Span::from_secs(1);
+
 pub(super) struct PubSubPoller {
     pub(super) client: Arc<PubSubClient>,
     pub(super) queue_handle: Arc<QueueHandle>,
@@ -22,6 +26,8 @@ pub(super) struct PubSubPoller {
 }
 
 impl Poller for PubSubPoller {
+    const IS_CANCELLABLE: bool = true;
+
     fn queue_name(&self) -> &QueueName {
         &self.queue_handle.topic.name
     }
@@ -29,8 +35,10 @@ impl Poller for PubSubPoller {
     fn poll(&self, max: usize) -> BoxFuture<'static, Result<Vec<ReceivedMessage>, Error>> {
         let (client, queue_handle) = (self.client.clone(), self.queue_handle.clone());
         let visibility = self.options.visibility;
+        let wait = self.options.wait.max(WAIT_MIN);
+        let wait = (self.options.wait < ConsumeOptions::WAIT_MAX).then_some(wait);
         async move {
-            let received = queue_handle.topic.pull(max.min(BATCH_MAX), visibility).await?;
+            let received = queue_handle.topic.pull(max.min(BATCH_MAX), visibility, wait).await?;
             let receive = |native| {
                 let incoming = attributes::read(&native);
                 let (client, queue_handle) = (client.clone(), queue_handle.clone());

@@ -1,6 +1,7 @@
 //! [`Topic`]: a topic, the subscription that reads it, and the requests to both.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use tokio::sync::Notify;
@@ -19,6 +20,8 @@ const FOUND_VALIDITY: Span = Span::from_secs(10);
 /// Number of deliveries after which Pub/Sub itself moves a message to the dead-letter topic: the
 /// maximum. It is set because Pub/Sub counts deliveries only then.
 const DELIVERIES_MAX: i32 = 100;
+/// Time until the server has stopped a poll whose timeout is over. Until then it may hand messages to it.
+const CANCEL_WAIT: Duration = Duration::from_millis(100);
 /// Name that Pub/Sub gives to the topic of a subscription whose topic was deleted.
 const DELETED_TOPIC: &str = "_deleted-topic_";
 
@@ -156,18 +159,25 @@ impl Topic {
         self.api.publish(publish).await.map(drop)
     }
 
-    /// Waits for messages, and leases them for the given time. Returns none after a while.
+    /// Waits for messages, at most this long or else as long as Google does, and leases them for the
+    /// given time.
     pub(super) async fn pull(
         &self,
         max: usize,
         visibility: Span,
+        wait: Option<Span>,
     ) -> Result<Vec<ReceivedMessage>, Error> {
         let subscription = self.subscription.clone();
         let max_messages = i32::try_from(max).unwrap_or(i32::MAX);
         let pull = proto::PullRequest { subscription, max_messages };
-        let received = match self.api.pull(pull).await {
+        let received = match self.api.pull(pull, wait.map(Into::into)).await {
             Ok(pulled) => pulled.received_messages,
             Err(failure) if failure.code() == Some(Code::DeadlineExceeded) => Vec::new(),
+            // The timeout of the client library, which the server notices a moment later.
+            Err(failure) if wait.is_some() && failure.code() == Some(Code::Cancelled) => {
+                tokio::time::sleep(CANCEL_WAIT).await;
+                Vec::new()
+            }
             Err(failure) => return Err(failure.of_queue(&self.name)),
         };
         let lease_seconds = seconds(visibility);

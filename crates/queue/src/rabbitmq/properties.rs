@@ -98,14 +98,14 @@ pub(super) fn read(delivery: &mut Delivery) -> RawMessage {
         kind: owned(properties.kind()),
         priority: properties.priority().unwrap_or_default().min(Message::PRIORITY_MAX),
         foreign_id: owned(properties.message_id()),
-        is_redelivered: delivery.redelivered,
+        redeliveries: u32::from(delivery.redelivered),
         ..RawMessage::default()
     };
     let headers = properties.headers().as_ref().map(FieldTable::inner);
     for (name, value) in headers.into_iter().flatten() {
         match (name.as_str(), text(value)) {
             ("x-delivery-count", _) => {
-                incoming.is_redelivered |= number(value).unwrap_or(1) > 0;
+                incoming.redeliveries = incoming.redeliveries.max(number(value).unwrap_or(1));
             }
             (envelope::HEADER, value) => incoming.envelope = value,
             (name, Some(value)) if !is_broker_header(name) => {

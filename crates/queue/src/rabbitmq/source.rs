@@ -117,6 +117,20 @@ impl MessageSource for RabbitSource {
         }
         .boxed()
     }
+
+    fn close(mut self: Box<Self>) -> BoxFuture<'static, Vec<ReceivedMessage>> {
+        async move {
+            let Some((channel, mut consumer)) = self.current.take() else { return Vec::new() };
+            let tag = consumer.tag();
+            let _ = with_timeout(channel.basic_cancel(tag, BasicCancelOptions::default())).await;
+            let mut left = Vec::new();
+            while let Some(Some(Ok(delivery))) = consumer.next().now_or_never() {
+                left.push(self.receive(&channel, delivery));
+            }
+            left
+        }
+        .boxed()
+    }
 }
 
 impl Drop for RabbitSource {

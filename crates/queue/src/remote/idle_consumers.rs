@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluicegate_core::{Span, Timestamp};
 
 use crate::Consumer;
 
-/// Time after which an unused consumer is closed, and its messages are requeued.
+/// Time after which an unused consumer is closed, which returns its messages.
 const KEEP: Duration = Duration::from_secs(2);
 /// Maximum number of idle consumers.
 const COUNT_MAX: usize = 256;
@@ -60,23 +61,25 @@ impl IdleConsumers {
         let all = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(KEEP).await;
-            all.remove(&key, id);
+            join_all(all.remove(&key, id).into_iter().map(Consumer::close)).await;
         });
     }
 
-    fn remove(&self, key: &ConsumerKey, id: u64) {
+    fn remove(&self, key: &ConsumerKey, id: u64) -> Vec<Consumer> {
         let mut idle = self.lock();
-        let Some(list) = idle.lists.get_mut(key) else { return };
+        let Some(list) = idle.lists.get_mut(key) else { return Vec::new() };
         let removed: Vec<_> = list.extract_if(.., |(other, ..)| *other == id).collect();
         if list.is_empty() {
             idle.lists.remove(key);
         }
         idle.count -= removed.len();
+        removed.into_iter().map(|(_, consumer, _)| consumer).collect()
     }
 
-    /// Closes all consumers.
-    pub(super) fn clear(&self) {
-        *self.lock() = ConsumerLists::default();
+    /// Removes all consumers and returns them.
+    pub(super) fn clear(&self) -> Vec<Consumer> {
+        let all = std::mem::take(&mut *self.lock());
+        all.lists.into_values().flatten().map(|(_, consumer, _)| consumer).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, ConsumerLists> {

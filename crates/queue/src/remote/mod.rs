@@ -357,8 +357,7 @@ impl RemoteQueues {
             Err(_) => Vec::new(),
         };
         if queue.capabilities().lease == LeaseKind::Connection {
-            // The broker pushes messages. Those that arrive later are requeued, and count as
-            // redelivered.
+            // The broker pushes messages. Those that arrive later are returned.
             while !deliveries.is_empty() && deliveries.len() < max {
                 let more = consumer.receive(max - deliveries.len());
                 let Ok(more) = tokio::time::timeout(GATHER, more).await else { break };
@@ -372,6 +371,8 @@ impl RemoteQueues {
         }
         if queue.capabilities().lease != LeaseKind::Connection && !*self.stopped.borrow() {
             self.idle.put(queue.name(), times, consumer, self.clock.now());
+        } else {
+            tokio::spawn(consumer.close());
         }
         Ok(Received { deliveries, since })
     }
@@ -492,7 +493,8 @@ impl RemoteQueues {
         self.stop_receiving();
         // The consumers of waiting calls would take the messages that are requeued below.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.stopped.closed()).await;
-        self.idle.clear();
+        let idle = self.idle.clear().into_iter().map(Consumer::close);
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, join_all(idle)).await;
         let requeue = self.table.end_all().into_iter().map(Delivery::requeue);
         match tokio::time::timeout(CLOSE_TIMEOUT, join_all(requeue)).await {
             Ok(results) => {

@@ -125,7 +125,7 @@ pub(super) fn read(native: Native<Body<Value>>) -> NativeMessage {
         content_type: properties.content_type.as_ref().map(|kind| kind.as_str().to_owned()),
         kind: properties.subject.clone(),
         foreign_id: properties.message_id.as_ref().and_then(id),
-        is_redelivered: native.header.is_some_and(|header| header.delivery_count > 0),
+        redeliveries: native.header.map_or(0, |header| header.delivery_count),
         ..RawMessage::default()
     };
     let mut others = BTreeMap::new();

@@ -36,6 +36,8 @@ pub(super) struct BusSource {
     queue_handle: Arc<QueueHandle>,
     options: ConsumeOptions,
     received: mpsc::Receiver<Received>,
+    /// Makes the task close its link and pass on the messages that arrive meanwhile.
+    closed: Arc<Notify>,
 }
 
 /// The permit of an unsettled delivery, out of those of its source.
@@ -69,8 +71,9 @@ impl BusSource {
         queue_handle: Arc<QueueHandle>,
         options: ConsumeOptions,
     ) -> Result<Self, Error> {
-        let received = start(&bus, &queue_handle, options).await?;
-        Ok(Self { bus, queue_handle, options, received })
+        let closed = Arc::default();
+        let received = start(&bus, &queue_handle, options, &closed).await?;
+        Ok(Self { bus, queue_handle, options, received, closed })
     }
 }
 
@@ -78,12 +81,14 @@ async fn start(
     bus: &Arc<BusClient>,
     queue_handle: &Arc<QueueHandle>,
     options: ConsumeOptions,
+    closed: &Arc<Notify>,
 ) -> Result<mpsc::Receiver<Received>, Error> {
     let link = queue_handle.queue.attach_receiver().await?;
     let prefetch = options.prefetch.max(1);
     let (messages, received) = mpsc::channel(usize::from(prefetch));
     let (bus, queue_handle, places) = (bus.clone(), queue_handle.clone(), Arc::default());
-    let reader = Reader { bus, queue_handle, options, prefetch, places, messages };
+    let closed = closed.clone();
+    let reader = Reader { bus, queue_handle, options, prefetch, places, messages, closed };
     tokio::spawn(reader.run(link));
     Ok(received)
 }
@@ -96,7 +101,9 @@ impl MessageSource for BusSource {
                     Some(first) => break first?,
                     // The task has ended with an error, which an operator may have fixed.
                     None => {
-                        self.received = start(&self.bus, &self.queue_handle, self.options).await?;
+                        let (bus, queue_handle) = (&self.bus, &self.queue_handle);
+                        self.received =
+                            start(bus, queue_handle, self.options, &self.closed).await?;
                     }
                 }
             };
@@ -110,6 +117,18 @@ impl MessageSource for BusSource {
         }
         .boxed()
     }
+
+    fn close(mut self: Box<Self>) -> BoxFuture<'static, Vec<ReceivedMessage>> {
+        async move {
+            self.closed.notify_one();
+            let mut left = Vec::new();
+            while let Some(received) = self.received.recv().await {
+                left.extend(received);
+            }
+            left
+        }
+        .boxed()
+    }
 }
 
 /// The task of a source.
@@ -120,10 +139,11 @@ struct Reader {
     prefetch: u16,
     places: Arc<Places>,
     messages: mpsc::Sender<Received>,
+    closed: Arc<Notify>,
 }
 
 impl Reader {
-    /// Reads until the source is dropped.
+    /// Reads until the source is closed or dropped.
     async fn run(self, open: OpenLink<Receiver>) {
         let mut next = Some(open);
         while let Some(mut open) = next.take() {
@@ -140,7 +160,7 @@ impl Reader {
         }
     }
 
-    /// Reads until the source is dropped or the link fails.
+    /// Reads until the source is closed or dropped, or the link fails.
     async fn read(
         &self,
         live: &OpenConnection,
@@ -165,12 +185,13 @@ impl Reader {
                     }
                 }
                 () = self.places.freed.notified() => {}
+                () = self.closed.notified() => return Ok(()),
                 () = self.messages.closed() => return Ok(()),
             }
         }
     }
 
-    /// Opens the link again. Returns `None` if the source is dropped or an operator has to act.
+    /// Opens the link again. Returns `None` if the source is closed or dropped, or an operator has to act.
     async fn reopen(&self, mut error: Error) -> Option<OpenLink<Receiver>> {
         let mut wait = WAIT_MIN;
         loop {
@@ -181,6 +202,7 @@ impl Reader {
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                () = self.closed.notified() => return None,
                 () = self.messages.closed() => return None,
             }
             let queue = &self.queue_handle.queue;
@@ -198,7 +220,7 @@ impl Reader {
         }
     }
 
-    /// Closes a link, and returns the messages that arrive meanwhile.
+    /// Closes a link. Messages that arrive meanwhile are passed on, or returned if the source is dropped.
     async fn give_back(&self, open: OpenLink<Receiver>, disposer: &ReceiverDisposer) {
         let OpenLink { live, link: mut receiver, mut session } = open;
         if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
@@ -210,6 +232,12 @@ impl Reader {
         while let Ok(Ok(delivery)) =
             tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await
         {
+            if !self.messages.is_closed() {
+                if let Some(message) = self.accept(delivery, disposer) {
+                    let _ = self.messages.send(Ok(message)).await;
+                }
+                continue;
+            }
             let (delivery, _) = delivery.into_parts();
             let _ = disposer.release(delivery).await;
         }

@@ -110,7 +110,8 @@ pub(super) fn read(native: &Native) -> RawMessage {
         headers: texts,
         envelope,
         foreign_id: native.message_id.clone(),
-        is_redelivered: received.is_some_and(|received| received > 1),
+        redeliveries: received.map_or(0, |received| received.saturating_sub(1)),
+        is_ordered: false,
     }
 }
 

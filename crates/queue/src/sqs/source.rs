@@ -20,6 +20,8 @@ pub(super) struct SqsPoller {
 }
 
 impl Poller for SqsPoller {
+    const IS_CANCELLABLE: bool = false;
+
     fn queue_name(&self) -> &QueueName {
         &self.queue_handle.queue.name
     }

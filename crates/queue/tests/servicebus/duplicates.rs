@@ -67,6 +67,34 @@ fn only_what_producers_send_is_a_duplicate() {
     });
 }
 
+/// A returned or redelivered message is sent again under the same name, and Service Bus drops a message
+/// whose id it knows.
+#[test]
+fn a_message_that_is_sent_again_under_its_name_is_no_duplicate() {
+    run(async {
+        let queue = open("returned", WINDOW);
+        queue.create().await.expect("created");
+        let long = "x".repeat(200);
+        for id in ["a", &long] {
+            queue.send(job(id)).await.expect("sent");
+            let mut consumer = queue.consume(1).await.expect("a consumer");
+            for redeliveries in 0..3 {
+                let delivery = consumer.receive_one().await.expect("received");
+                let message = delivery.message();
+                assert_eq!((message.meta.job.as_str(), message.meta.hop), (id, 0));
+                assert_eq!(delivery.redeliveries(), redeliveries);
+                delivery.requeue().await.expect("returned");
+                drop(consumer.receive_one().await.expect("returned"));
+            }
+            let delivery = consumer.receive_one().await.expect("redelivered");
+            assert_eq!((delivery.message().meta.job.as_str(), delivery.redeliveries()), (id, 3));
+            delivery.ack().await.expect("acknowledged");
+            queue.send(job(id)).await.expect("sent");
+            assert_eq!(ready(&queue).await, 0, "the producer's second message is a duplicate");
+        }
+    });
+}
+
 #[test]
 fn a_queue_that_detects_no_duplicates_is_refused() {
     run(async {

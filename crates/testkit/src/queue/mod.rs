@@ -196,6 +196,7 @@ macro_rules! queue_suite {
             an_instant_that_has_passed_is_now
             urgent_messages_go_first_where_the_broker_can
             messages_of_all_priorities_are_one_queue
+            messages_that_wait_for_their_turn_are_returned_uncounted
             a_body_above_the_maximum_of_the_queue_is_refused
             a_message_that_is_too_old_is_a_dead_letter
             depth_counts_what_is_there
@@ -210,9 +211,13 @@ macro_rules! queue_suite {
             a_message_is_forwarded_whole
             a_dropped_delivery_is_requeued
             requeueing_again_and_again_loses_nothing
+            thirty_scans_of_a_backlog_are_not_counted
+            a_consumer_that_is_closed_returns_its_messages_uncounted
+            what_is_abandoned_or_lost_in_a_panic_is_counted
             a_cancelled_receive_loses_nothing
             a_lease_that_ends_is_delivered_again
             a_message_that_nobody_settles_becomes_a_dead_letter
+            a_message_that_nobody_settles_is_delayed_before_it_becomes_a_dead_letter
             extending_keeps_a_delivery_from_others
             work_that_takes_longer_than_its_lease_stays_ours
             two_consumers_share_a_queue

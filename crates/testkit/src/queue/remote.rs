@@ -144,6 +144,7 @@ pub async fn a_lease_that_ends_is_lost<S: QueueSubject>() {
         }
     };
     assert_eq!(again.message.meta.job, leased[0].message.meta.job);
+    assert_eq!((leased[0].redeliveries, again.redeliveries), (0, 1));
     let late = node.settle(&leased[0].handle, LeaseAction::Ack).await;
     if S::FENCES || late.is_err() {
         let is_lost = matches!(late, Err(LeaseError::Lost { .. } | LeaseError::Expired { .. }));

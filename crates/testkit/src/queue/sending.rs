@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{DeliveryTime, Error, Message, QueueName};
+use sluicegate_queue::{DeliveryTime, Error, LeaseKind, Message, QueueName};
 
 use super::{QueueBench, QueueSubject, body};
 
@@ -212,6 +212,34 @@ pub async fn messages_of_all_priorities_are_one_queue<S: QueueSubject>() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     bench.wait_for_ready(0).await;
+}
+
+/// Messages of a level wait in the process while all workers are busy. Their leases would end.
+pub async fn messages_that_wait_for_their_turn_are_returned_uncounted<S: QueueSubject>() {
+    let bench = QueueBench::<S>::with_options(|options| {
+        options.priorities = true;
+        options.visibility = S::VISIBILITY;
+    })
+    .await;
+    let capabilities = bench.queue.capabilities();
+    let is_timed = matches!(capabilities.lease, LeaseKind::Timed(_));
+    let mut consumer = bench.consume().await;
+    // A returned message is another copy, except where the broker keeps its place.
+    let (mut returns, mut copies) = (0, 0);
+    bench.send(&["a"]).await;
+    loop {
+        bench.subject.pass(S::VISIBILITY).await;
+        let delivery = consumer.receive_one().await.expect("received");
+        assert_eq!((delivery.redeliveries(), body(&delivery).as_str()), (0, "a"));
+        copies = copies.max(delivery.message().meta.copy);
+        if copies > returns || !is_timed || !capabilities.counts_returns {
+            delivery.ack().await.expect("acknowledged");
+            return;
+        }
+        // It was received just now: once more.
+        delivery.requeue().await.expect("returned");
+        returns += 1;
+    }
 }
 
 pub async fn a_body_above_the_maximum_of_the_queue_is_refused<S: QueueSubject>() {
