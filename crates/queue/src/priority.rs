@@ -81,6 +81,8 @@ pub(crate) struct HoldLimit {
 
 /// The messages of a level that have arrived and wait for their turn.
 struct WaitingMessages {
+    /// Lowest priority of the level.
+    lowest: u8,
     state: Mutex<WaitingState>,
     /// Wakes the task of the level when a message was taken.
     taken: Notify,
@@ -100,8 +102,9 @@ impl PrioritySource {
     pub(crate) fn new(sources: Vec<Box<dyn MessageSource>>, hold_limit: Option<HoldLimit>) -> Self {
         let arrived = Arc::new(Notify::new());
         let hold_limit = hold_limit.map(Arc::new);
-        let level = |(source, (_, weight)): (Box<dyn MessageSource>, (u8, i64))| {
+        let level = |(source, (lowest, weight)): (Box<dyn MessageSource>, (u8, i64))| {
             let waiting = Arc::new(WaitingMessages {
+                lowest,
                 state: Mutex::default(),
                 taken: Notify::new(),
                 arrived: arrived.clone(),
@@ -201,6 +204,14 @@ impl WaitingMessages {
         self.arrived.notify_one();
     }
 
+    /// Raises the priority of messages to the lowest of their level. Foreign producers choose the
+    /// priority by the queue alone, and a message that is sent again must stay there.
+    fn raise(&self, received: &mut [ReceivedMessage]) {
+        for ReceivedMessage { incoming, .. } in received {
+            incoming.priority = incoming.priority.max(self.lowest);
+        }
+    }
+
     fn fail(&self, error: Error) {
         self.lock().error = Some(error);
         self.arrived.notify_one();
@@ -249,7 +260,9 @@ async fn feed(
         () = closed.notified() => {}
         () = receive_all(&mut *source, &waiting) => {}
     }
-    source.close().await
+    let mut left = source.close().await;
+    waiting.raise(&mut left);
+    left
 }
 
 async fn receive_all(source: &mut dyn MessageSource, waiting: &WaitingMessages) {
@@ -257,7 +270,10 @@ async fn receive_all(source: &mut dyn MessageSource, waiting: &WaitingMessages) 
         loop {
             waiting.has_room().await;
             match source.next(RECEIVE_MAX).await {
-                Ok(received) => waiting.push(received),
+                Ok(mut received) => {
+                    waiting.raise(&mut received);
+                    waiting.push(received);
+                }
                 Err(error) => return waiting.fail(error),
             }
         }

@@ -197,6 +197,7 @@ macro_rules! queue_suite {
             urgent_messages_go_first_where_the_broker_can
             messages_of_all_priorities_are_one_queue
             messages_that_wait_for_their_turn_are_returned_uncounted
+            a_foreign_message_keeps_the_level_of_its_queue
             a_body_above_the_maximum_of_the_queue_is_refused
             a_message_that_is_too_old_is_a_dead_letter
             depth_counts_what_is_there

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{DeliveryTime, Error, LeaseKind, Message, QueueName};
+use sluicegate_queue::broker::{DeliveryDelay, OutgoingMessage};
+use sluicegate_queue::{DeliveryTime, Error, LeaseKind, Message, Options, Queue, QueueName};
 
 use super::{QueueBench, QueueSubject, body};
 
@@ -240,6 +241,31 @@ pub async fn messages_that_wait_for_their_turn_are_returned_uncounted<S: QueueSu
         delivery.requeue().await.expect("returned");
         returns += 1;
     }
+}
+
+/// A producer of another program chooses the priority by the queue alone.
+pub async fn a_foreign_message_keeps_the_level_of_its_queue<S: QueueSubject>() {
+    let bench = QueueBench::<S>::with_options(|options| options.priorities = true).await;
+    if bench.queue.capabilities().priorities {
+        return;
+    }
+    let level = format!("{}-priority-5", bench.queue.name());
+    let broker = bench.subject.broker();
+    let foreign = OutgoingMessage { message: Message::new("urgent"), delay: DeliveryDelay::None };
+    let sent = broker.publish(&QueueName::Live(level.clone()), vec![foreign]).await;
+    assert_eq!(sent, [Ok(())]);
+    let mut consumer = bench.consume().await;
+    for _ in 0..2 {
+        let delivery = consumer.receive_one().await.expect("received");
+        assert_eq!(delivery.message().priority, 5);
+        delivery.defer(DeliveryTime::Now).await.expect("deferred");
+    }
+    let delivery = consumer.receive_one().await.expect("received");
+    delivery.requeue().await.expect("returned");
+    consumer.close().await;
+    let level = Queue::new(broker, &level, Options::default());
+    let delivery = level.consume(1).await.expect("a consumer").receive_one().await;
+    assert_eq!(body(&delivery.expect("it is there")), "urgent");
 }
 
 pub async fn a_body_above_the_maximum_of_the_queue_is_refused<S: QueueSubject>() {
