@@ -518,7 +518,7 @@ impl Worker {
         self.track_message(delivery.message(), event, with);
     }
 
-    fn track_message(
+    pub(crate) fn track_message(
         &self,
         message: &Message,
         event: JobEvent,

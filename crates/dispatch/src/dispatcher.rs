@@ -13,7 +13,7 @@ use serde_json::Value;
 use sluicegate_config::{DelayMode, Dispatch, Provider};
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_queue::{
-    DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue, Unsettled,
+    ConsumerObserver, DeadLetterReason, Delivery, DeliveryTime, Error, Message, Queue, Unsettled,
     without_byte_order_mark,
 };
 use sluicegate_service::Service;
@@ -138,7 +138,8 @@ impl Dispatcher {
         };
         let most = self.options.prefetch.max(1);
         let states = (&self.metrics.queues, &*self.clock);
-        receive::run(&self.source, most, states, &stop, || std::future::ready(()), process).await;
+        let open = || std::future::ready(());
+        receive::run(&self.source, most, self.clone(), states, &stop, open, process).await;
         info!(dispatcher = id, "dispatcher stopped");
     }
 
@@ -427,6 +428,23 @@ impl Dispatcher {
         self.metrics.rejected();
         self.tracker.record(&message.meta.job, status);
         Ok(())
+    }
+}
+
+/// Messages that the consumer of the dispatcher does not hand out.
+impl ConsumerObserver for Dispatcher {
+    fn on_dead_letter(&self, message: &Message, reason: &DeadLetterReason) {
+        let (queue, now) = (self.source.name(), self.clock.now());
+        let status = JobStatus::new(message, JobEvent::Dead, queue, now).because(&reason.message);
+        self.tracker.record(&message.meta.job, status);
+    }
+
+    fn on_failure(&self, queue: &str, error: &Error) {
+        self.metrics.queues.failed(queue, error, self.clock.now());
+    }
+
+    fn on_published(&self, queue: &str) {
+        self.metrics.queues.works(queue);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The receive loop that dispatchers and workers share: receives messages up to a maximum in
 //! flight, runs one task per message, and stops on request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::time::Clock;
-use sluicegate_queue::{Consumer, Delivery, Error, Queue};
+use sluicegate_queue::{Consumer, ConsumerObserver, Delivery, Error, Queue};
 use tokio::task::JoinSet;
 use tracing::warn;
 
@@ -23,6 +24,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) async fn run<O, W>(
     queue: &Queue,
     most: u16,
+    observer: Arc<dyn ConsumerObserver>,
     (states, clock): (&QueueStates, &dyn Clock),
     stop: &Stop,
     open: impl Fn() -> O,
@@ -38,7 +40,7 @@ pub(crate) async fn run<O, W>(
             let error = match queue.consume(most).await {
                 Err(error) => error,
                 Ok(consumer) => {
-                    let consumer = current.insert(consumer);
+                    let consumer = current.insert(consumer.with_observer(observer.clone()));
                     loop {
                         states.works(queue.name());
                         stop.room(&mut tasks, most.into()).await;

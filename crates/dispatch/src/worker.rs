@@ -9,7 +9,9 @@ use std::sync::Arc;
 use sluicegate_config::LearnOptions;
 use sluicegate_core::query::Cost;
 use sluicegate_core::time::{Clock, Span, Timestamp};
-use sluicegate_queue::{Backoff, Delivery, Queue};
+use sluicegate_queue::{
+    Backoff, ConsumerObserver, DeadLetterReason, Delivery, Error, Message, Queue,
+};
 use sluicegate_service::Service;
 use sluicegate_service::trace::{SpanKind, Tracer};
 use tokio::sync::{Semaphore, watch};
@@ -20,12 +22,12 @@ use crate::handler::Handler;
 use crate::learn::LimitObserver;
 use crate::limit_switch::LimitSwitch;
 use crate::limits::ProviderLimits;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, WorkerCounter};
 use crate::receive;
 use crate::stop::Stop;
 use crate::tier::Tier;
 use crate::trace;
-use crate::tracker::JobTracker;
+use crate::tracker::{JobEvent, JobTracker};
 
 /// Configuration of a worker.
 #[derive(Clone, Debug)]
@@ -150,7 +152,7 @@ impl Worker {
         };
         let most = concurrency.max(&1).saturating_add(*prefetch);
         let states = (&self.metrics.queues, &*self.clock);
-        receive::run(queue, most, states, &stop, open, process).await;
+        receive::run(queue, most, self.clone(), states, &stop, open, process).await;
         info!(provider, queue = queue.name(), "worker stopped");
     }
 
@@ -193,5 +195,21 @@ impl Worker {
             slept = delivery.with_lease(stop.sleep(span.into())) => slept,
             () = self.limits.turned_off() => true,
         }
+    }
+}
+
+/// Messages that the consumer of the worker does not hand out.
+impl ConsumerObserver for Worker {
+    fn on_dead_letter(&self, message: &Message, reason: &DeadLetterReason) {
+        self.metrics.count(&self.options.provider, WorkerCounter::Dead);
+        self.track_message(message, JobEvent::Dead, |status| status.because(&reason.message));
+    }
+
+    fn on_failure(&self, queue: &str, error: &Error) {
+        self.metrics.queues.failed(queue, error, self.clock.now());
+    }
+
+    fn on_published(&self, queue: &str) {
+        self.metrics.queues.works(queue);
     }
 }

@@ -3,11 +3,12 @@
 //! | message | what happens to it |
 //! |---|---|
 //! | older than the queue allows | dead letter |
-//! | redelivered more often than the queue allows | dead letter |
-//! | redelivered | published again with the number of its redeliveries, from the third on with a delay |
+//! | redelivered more often than the queue allows | dead letter; it is never handed out again |
+//! | redelivered | published again with the number of its redeliveries, from the third on with a delay; handed out if it has a place in an order |
 //! | delivered before it is due | published again with the rest of its delay |
 //! | due soon | held until then |
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -43,6 +44,19 @@ pub struct Consumer {
     held: Vec<(Timestamp, Delivery)>,
     /// Tasks that settle messages, so that others do not wait for the confirmations.
     settling: JoinSet<Settled>,
+    observer: Option<Arc<dyn ConsumerObserver>>,
+}
+
+/// Receives what a consumer does with messages that it does not hand out.
+pub trait ConsumerObserver: Send + Sync {
+    /// A message became a dead letter.
+    fn on_dead_letter(&self, message: &Message, reason: &DeadLetterReason);
+
+    /// A message could not be published to this queue. It is tried again later.
+    fn on_failure(&self, queue: &str, error: &Error);
+
+    /// A message was published to this queue.
+    fn on_published(&self, queue: &str);
 }
 
 /// The result of settling a message: the delivery if it is handed out after all, and when.
@@ -50,7 +64,13 @@ type Settled = Option<(Timestamp, Delivery)>;
 
 impl Consumer {
     pub(crate) fn new(queue: Queue, source: Box<dyn MessageSource>) -> Self {
-        Self { queue, source, held: Vec::new(), settling: JoinSet::new() }
+        Self { queue, source, held: Vec::new(), settling: JoinSet::new(), observer: None }
+    }
+
+    /// Reports dead letters and failures to an observer.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn ConsumerObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Waits for messages and returns 1 to `max` of them. Keeps waiting while the broker is
@@ -119,14 +139,15 @@ impl Consumer {
         let delay_min = self.queue.capabilities().delay_min.max(Span::from_micros(1));
         for received in received {
             DeliveryStep::Received.emit();
-            let is_redelivered = received.incoming.redeliveries > 0;
             let delivery = Delivery::new(self.queue.clone(), received, now);
             let due = delivery.message().meta.not_before.unwrap_or(now);
             let too_old = self.too_old(delivery.message(), now);
-            let too_often = || self.too_often(&delivery).filter(|_| is_redelivered);
-            if let Some(reason) = too_old.or_else(too_often) {
-                self.settling.spawn(dead_letter(delivery, reason));
-            } else if is_redelivered {
+            let observer = self.observer.clone();
+            // Also if it is not marked as redelivered: it may be a copy that waited because it could not
+            // become a dead letter.
+            if let Some(reason) = too_old.or_else(|| too_often(&delivery)) {
+                self.settling.spawn(dead_letter(delivery, reason, observer));
+            } else if delivery.needs_copy() {
                 let due = due.max(now + redelivery_delay(delivery.redeliveries()));
                 self.settling.spawn(republish_redelivered(delivery, due));
             } else if due.since(now) >= delay_min {
@@ -148,30 +169,50 @@ impl Consumer {
             ))
         })
     }
-
-    /// Returns the reason of a dead letter if a message was delivered too often without being settled.
-    fn too_often(&self, delivery: &Delivery) -> Option<DeadLetterReason> {
-        let (redeliveries, max) = (delivery.redeliveries(), self.queue.inner.redeliveries_max);
-        (redeliveries > max).then(|| {
-            DeadLetterReason::new(format!(
-                "the message was delivered {} times and nobody settled it: each time, its consumer \
-                 was killed, lost its connection or let the lease end \
-                 (queue.redeliveries_max is {max})",
-                u64::from(redeliveries) + 1
-            ))
-        })
-    }
 }
 
-/// Makes a message a dead letter. If that fails, it waits in the queue for the next attempt.
-async fn dead_letter(delivery: Delivery, reason: DeadLetterReason) -> Settled {
-    let queue = delivery.queue().inner.clone();
-    let settled = delivery.dead_letter(reason).await;
-    report(&queue, &settled);
-    let delivery = settled.err()?.delivery?;
-    let due = queue.clock.now() + REDELIVERY_DELAY_MAX;
+/// Returns the reason of a dead letter if a message was delivered too often without being settled.
+fn too_often(delivery: &Delivery) -> Option<DeadLetterReason> {
+    let (redeliveries, max) = (delivery.redeliveries(), delivery.queue().inner.redeliveries_max);
+    (redeliveries > max).then(|| {
+        DeadLetterReason::new(format!(
+            "the message was delivered {} times and nobody settled it: each time, its consumer \
+             was killed, lost its connection or let the lease end \
+             (queue.redeliveries_max is {max})",
+            u64::from(redeliveries) + 1
+        ))
+    })
+}
+
+/// Makes a message a dead letter. If that fails, it waits in the queue for the next attempt: it is not
+/// handed out.
+async fn dead_letter(
+    delivery: Delivery,
+    reason: DeadLetterReason,
+    observer: Option<Arc<dyn ConsumerObserver>>,
+) -> Settled {
+    let queue = delivery.queue().clone();
+    let (message, name) = (delivery.message().clone(), queue.name());
+    let (job, dead_letter_queue) = (&message.meta.job, queue.dead_letter_name());
+    let Err(Unsettled { error, delivery }) = delivery.dead_letter(reason.clone()).await else {
+        let reason_text = &reason.message;
+        warn!(%job, queue = name, reason = reason_text, "message dead-lettered without being processed");
+        if let Some(observer) = observer {
+            observer.on_published(dead_letter_queue);
+            observer.on_dead_letter(&message, &reason);
+        }
+        return None;
+    };
+    let delivery = delivery?;
+    match &observer {
+        Some(observer) => observer.on_failure(dead_letter_queue, &error),
+        None => {
+            warn!(queue = name, dead_letter_queue, %error, "message can't become a dead letter yet")
+        }
+    }
+    let due = queue.inner.clock.now() + REDELIVERY_DELAY_MAX;
     let settled = delivery.republish_copy(DeliveryTime::At(due)).await;
-    wait_and_drop(settled.err()?.delivery?).await
+    hold_and_drop(settled.err()?.delivery?, RETRY_AFTER).await
 }
 
 /// Publishes a redelivered message again, because its metadata has to contain the number of its
@@ -189,12 +230,12 @@ async fn republish_early(delivery: Delivery, due: Timestamp) -> Settled {
     let queue = delivery.queue().inner.clone();
     let settled = delivery.postpone(DeliveryTime::At(due)).await;
     report(&queue, &settled);
-    wait_and_drop(settled.err()?.delivery?).await
+    hold_and_drop(settled.err()?.delivery?, RETRY_AFTER).await
 }
 
 /// Drops a delivery later: a message that is requeued now is received again at once.
-async fn wait_and_drop(delivery: Box<Delivery>) -> Settled {
-    tokio::time::sleep(RETRY_AFTER).await;
+async fn hold_and_drop(delivery: Box<Delivery>, wait: Duration) -> Settled {
+    delivery.with_lease(tokio::time::sleep(wait)).await;
     drop(delivery);
     None
 }

@@ -79,6 +79,11 @@ impl Delivery {
         Self { queue, message, since, leased_at, broker_redeliveries, is_ordered, receipt }
     }
 
+    /// Returns true if the broker delivered the message before and it has no copy that counts that.
+    pub(crate) const fn needs_copy(&self) -> bool {
+        self.broker_redeliveries > 0 && !self.is_ordered
+    }
+
     /// Creates a delivery that another process received.
     pub(crate) fn resumed(queue: Queue, incoming: RawMessage, receipt: Box<dyn Receipt>) -> Self {
         let now = queue.inner.clock.now();

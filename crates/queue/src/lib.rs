@@ -51,7 +51,7 @@ pub use backoff::Backoff;
 pub use body_fields::without_byte_order_mark;
 pub use broker::{Broker, Capabilities, Depth, LeaseKind, QueueName};
 pub use clock::WallClock;
-pub use consumer::{Consumer, REDELIVERY_DELAY_MAX};
+pub use consumer::{Consumer, ConsumerObserver, REDELIVERY_DELAY_MAX};
 pub use dead_letter::{DeadLetter, DeadLetterFilter, DeadLetters};
 pub use delivery::{DeadLetterReason, Delivery, Unsettled};
 #[cfg(feature = "embedded")]

@@ -148,6 +148,16 @@ impl FlowBench {
             results: Some(self.queue("results").await),
             follow_ups: vec![self.queue("further").await],
         };
+        self.work_with(options, handler, queues)
+    }
+
+    /// Starts a worker with these queues.
+    pub(crate) fn work_with(
+        &mut self,
+        options: worker::Options,
+        handler: Arc<dyn Handler>,
+        queues: worker::Queues,
+    ) -> Arc<Worker> {
         let (metrics, tracker) = (self.metrics.clone(), self.tracker.clone());
         let clock = Arc::new(WallClock);
         let worker = Worker::new(options, queues, handler, &self.service, clock, metrics, tracker);

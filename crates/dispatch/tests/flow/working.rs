@@ -13,7 +13,9 @@ use sluicegate_dispatch::{
     DelayMode, Handler, HandlerResult, Job, JobEvent, JobSuccess, PreparedCall, Strategy,
     WorkerCounter, worker,
 };
-use sluicegate_queue::{DeadLetterFilter, JobId, Message};
+use sluicegate_queue::{
+    Broker as _, DeadLetterFilter, JobId, Message, Options, Queue, QueueName,
+};
 
 use sluicegate_testkit::{eventually_is_async, eventually_ok};
 
@@ -455,5 +457,48 @@ async fn the_next_page_goes_to_the_queue_of_the_job() {
     bench.wait_for_done("p", 6).await;
     bench.wait_for("p", 0, 0).await;
     assert_eq!(provider.times().len(), 6);
+    bench.finish().await;
+}
+
+/// It was delivered too often before this worker got it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_its_consumer_dead_letters_is_counted_and_known() {
+    let mut bench = FlowBench::new(&[]);
+    let provider = Provider::new(|_, _| done());
+    let mut poison = Message::of_job(JobId::try_from("job-0".to_owned()).expect("an id"), "{}");
+    poison.meta.redeliveries = 21;
+    bench.queue("p").await.send(poison).await.expect("sent");
+    bench.work(worker_of("p"), provider.clone()).await;
+    let ended = || {
+        let seen = bench.tracker.find("job-0")?.status;
+        Some((seen.event, seen.error?.starts_with("the message was delivered 22 times")))
+    };
+    eventually_is_async(ended, Some((JobEvent::Dead, true))).await;
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Dead), 1);
+    assert_eq!(bench.queue("p").await.dead_depth().await.expect("a depth").ready, 1);
+    assert_eq!(provider.calls(), []);
+    bench.finish().await;
+}
+
+/// A worker got the message about every minute, and was killed by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_dead_letter_queue_of_undelivered_messages_is_reported() {
+    let mut bench = FlowBench::new(&[]);
+    let provider = Provider::new(|_, _| done());
+    let options = Options { dead_letter: Some("nowhere".to_owned()), ..Options::default() };
+    let jobs = Queue::new(bench.broker.clone(), "p", options);
+    bench.broker.create(&QueueName::Live("p".to_owned())).await.expect("created");
+    let mut poison = Message::new("{}");
+    poison.meta.redeliveries = 21;
+    jobs.send(poison).await.expect("sent");
+    let queues = worker::Queues { jobs: jobs.clone(), results: None, follow_ups: Vec::new() };
+    bench.work_with(worker_of("p"), provider.clone(), queues);
+    eventually_is_async(|| bench.metrics.is_paused(), true).await;
+    eventually_ok(async || {
+        let delayed = jobs.depth().await.expect("a depth").delayed;
+        (delayed == Some(1)).then_some(()).ok_or(delayed)
+    })
+    .await;
+    assert_eq!(provider.calls(), []);
     bench.finish().await;
 }

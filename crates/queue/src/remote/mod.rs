@@ -34,7 +34,10 @@ pub use error::{LeaseEnd, LeaseError};
 pub use handle::LeaseHandle;
 
 use crate::broker::{ConsumeOptions, LeaseKind, Receipt, ResumedMessage};
-use crate::{Consumer, Delivery, DeliveryTime, Depth, Error, JobId, Message, MessageId, Queue};
+use crate::{
+    Consumer, ConsumerObserver, DeadLetterReason, Delivery, DeliveryTime, Depth, Error, JobId,
+    Message, MessageId, Queue,
+};
 use idle_consumers::IdleConsumers;
 use lease_table::{LeaseLocation, LeasePermits, LeaseTable};
 
@@ -378,12 +381,19 @@ impl RemoteQueues {
     }
 
     async fn consumer(&self, queue: &Queue, options: ConsumeOptions) -> Result<Consumer, Error> {
-        match queue.consume_with(options).await {
+        let consumer = match queue.consume_with(options).await {
             Err(Error::NoQueue { .. }) if self.opener.create(queue).await? => {
                 queue.consume_with(options).await
             }
             consumer => consumer,
-        }
+        }?;
+        Ok(match &self.observer {
+            None => consumer,
+            Some(observer) => {
+                let (observer, queue) = (observer.clone(), queue.name().to_owned());
+                consumer.with_observer(Arc::new(UnseenMessages { observer, queue }))
+            }
+        })
     }
 
     /// Settles a lease. Returns true if the same request has settled it before.
@@ -510,6 +520,28 @@ impl RemoteQueues {
             }
         }
     }
+}
+
+/// Reports messages that become dead letters before a client gets them.
+struct UnseenMessages {
+    observer: Arc<dyn ClientObserver>,
+    queue: String,
+}
+
+impl ConsumerObserver for UnseenMessages {
+    fn on_dead_letter(&self, message: &Message, reason: &DeadLetterReason) {
+        let (action, error) = (LeaseActionKind::DeadLetter, Some(reason.message.clone()));
+        let kind = ClientEventKind::Settled { action, until: None, error };
+        let (queue, message) = (self.queue.as_str(), &MessageMark::of(message));
+        self.observer.on_event(&ClientEvent { queue, message, kind });
+    }
+
+    fn on_failure(&self, queue: &str, error: &Error) {
+        let source = self.queue.as_str();
+        warn!(queue = source, dead_letter_queue = queue, %error, "message can't become a dead letter yet");
+    }
+
+    fn on_published(&self, _: &str) {}
 }
 
 /// Received messages, and the earliest time at which their leases may have started.

@@ -219,6 +219,7 @@ macro_rules! queue_suite {
             a_lease_that_ends_is_delivered_again
             a_message_that_nobody_settles_becomes_a_dead_letter
             a_message_that_nobody_settles_is_delayed_before_it_becomes_a_dead_letter
+            a_message_above_the_maximum_of_redeliveries_is_never_handed_out
             extending_keeps_a_delivery_from_others
             work_that_takes_longer_than_its_lease_stays_ours
             two_consumers_share_a_queue

@@ -192,6 +192,35 @@ pub async fn what_is_abandoned_or_lost_in_a_panic_is_counted<S: QueueSubject>() 
     delivery.ack().await.expect("acknowledged");
 }
 
+/// A copy that waited because its dead letter could not be published is not marked as redelivered.
+pub async fn a_message_above_the_maximum_of_redeliveries_is_never_handed_out<S: QueueSubject>() {
+    let bench = QueueBench::<S>::with_options(|options| options.redeliveries_max = 3).await;
+    let mut poison = Message::new("poison");
+    poison.meta.redeliveries = 4;
+    bench.queue.send(poison).await.expect("sent");
+    let mut consumer = bench.consume().await;
+    let receiving = tokio::spawn(async move { consumer.receive_one().await });
+    let reason = first_reason(&bench).await;
+    assert!(reason.starts_with("the message was delivered 5 times"), "{reason}");
+    assert!(!receiving.is_finished(), "it was handed out");
+    receiving.abort();
+}
+
+/// Waits for the first dead letter, and returns its reason.
+async fn first_reason<S: QueueSubject>(bench: &QueueBench<S>) -> String {
+    let letters = bench.queue.dead_letters();
+    loop {
+        let (mut reason, all) = (None, DeadLetterFilter::default());
+        let listed = letters.list(&all, 1, |letter| {
+            reason = letter.failure().map(|died| died.message.clone());
+        });
+        listed.await.expect("listed");
+        if let Some(reason) = reason {
+            return reason;
+        }
+    }
+}
+
 pub async fn a_cancelled_receive_loses_nothing<S: QueueSubject>() {
     let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
