@@ -25,7 +25,7 @@ use crate::handler::{
 };
 use crate::limits::Turn;
 use crate::metrics::WorkerCounter;
-use crate::settle::until_settled;
+use crate::settle::{hold_if_unsettled, until_settled};
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::trace;
@@ -449,7 +449,21 @@ impl Worker {
         warn!(job = %message.meta.job, provider, failures, error, "attempt failed: retrying");
         delivery.set_booking(None);
         let retry = |delivery: Delivery| delivery.retry(DeliveryTime::At(until));
-        self.settle(delivery, self.queues.jobs.name(), stop, retry).await?;
+        match self.try_settle(delivery, self.queues.jobs.name(), stop, retry).await {
+            Ok(()) => {}
+            // Its body has about the maximum size of the broker. A worker that gets it again would call
+            // the provider without counting the attempts.
+            Err(Unsettled { error: unpublished, delivery: Some(unsettled) }) => {
+                let reason = format!("{error}; it can't be sent again: {unpublished}");
+                let reason = DeadLetterReason::new(reason)
+                    .with_stack(stack)
+                    .with("attempts", failures)
+                    .with("provider", provider)
+                    .with("response", response);
+                return self.dead_letter(*unsettled, reason, stop).await;
+            }
+            Err(unsettled) => return Err(unsettled.error),
+        }
         self.track_message(&message, JobEvent::Retried, |status| {
             status.until(until).because(&error)
         });
@@ -502,6 +516,21 @@ impl Worker {
         stop: &Stop,
         operation: impl Fn(Delivery) -> F,
     ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), Unsettled>> + Send,
+    {
+        let settled = self.try_settle(delivery, queue, stop, operation).await;
+        hold_if_unsettled(settled, stop).await
+    }
+
+    /// Like [`Worker::settle`], but returns the delivery if the message can never be published.
+    async fn try_settle<F>(
+        &self,
+        delivery: Delivery,
+        queue: &str,
+        stop: &Stop,
+        operation: impl Fn(Delivery) -> F,
+    ) -> Result<(), Unsettled>
     where
         F: Future<Output = Result<(), Unsettled>> + Send,
     {

@@ -26,7 +26,7 @@ use crate::limits::{ProviderLimits, Turn};
 use crate::metrics::Metrics;
 use crate::receive;
 use crate::select::{Choice, Selector};
-use crate::settle::until_settled;
+use crate::settle::{hold_if_unsettled, until_settled};
 use crate::stop::Stop;
 use crate::tier::{Booking, Tier, admission_id};
 use crate::trace;
@@ -263,7 +263,8 @@ impl Dispatcher {
         F: Future<Output = Result<(), Unsettled>> + Send,
     {
         let states = (&self.metrics.queues, &*self.clock);
-        until_settled(delivery, queue, states, stop, operation).await
+        let settled = until_settled(delivery, queue, states, stop, operation).await;
+        hold_if_unsettled(settled, stop).await
     }
 
     /// Returns the time for which the queue of a provider should not be tried.

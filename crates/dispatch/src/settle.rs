@@ -9,7 +9,7 @@ use sluicegate_queue::{Delivery, Error, Unsettled};
 use crate::queue_state::QueueStates;
 use crate::stop::Stop;
 
-/// Time for which a message that can't even become a dead letter is held before it is returned.
+/// Time for which a message that can never be published is held before it is left to the broker.
 const HOLD: Duration = Duration::from_secs(30);
 
 /// Repeats an operation that settles a delivery until it succeeds. Returns an error if the delivery
@@ -22,7 +22,7 @@ pub(crate) async fn until_settled<F>(
     (states, clock): (&QueueStates, &dyn Clock),
     stop: &Stop,
     operation: impl Fn(Delivery) -> F,
-) -> Result<(), Error>
+) -> Result<(), Unsettled>
 where
     F: Future<Output = Result<(), Unsettled>> + Send,
 {
@@ -31,20 +31,32 @@ where
             states.works(queue);
             return Ok(());
         };
-        let Some(unsettled) = unsettled else { return Err(error) };
+        let Some(unsettled) = unsettled else { return Err(error.into()) };
         if error.is_permanent() {
-            let _ = unsettled.with_lease(stop.sleep(HOLD)).await;
-            unsettled.abandon();
-            return Err(error);
+            return Err(Unsettled { error, delivery: Some(unsettled) });
         }
         let wait = states.failed(queue, &error, clock.now());
         if !unsettled.with_lease(stop.sleep(wait.into())).await {
-            return unsettled.requeue().await;
+            return Ok(unsettled.requeue().await?);
         }
         // The connection may have been lost meanwhile: then the broker delivers the message again.
         if unsettled.extend().await == Err(Error::Lost) {
-            return Err(Error::Lost);
+            return Err(Error::Lost.into());
         }
         delivery = *unsettled;
     }
+}
+
+/// Holds a message that can never be published for a while, and leaves it to the broker, which counts
+/// that: it becomes a dead letter when it was delivered too often.
+pub(crate) async fn hold_if_unsettled(
+    settled: Result<(), Unsettled>,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let Err(Unsettled { error, delivery }) = settled else { return Ok(()) };
+    if let Some(unsettled) = delivery {
+        let _ = unsettled.with_lease(stop.sleep(HOLD)).await;
+        unsettled.abandon();
+    }
+    Err(error)
 }

@@ -149,7 +149,7 @@ impl Consumer {
                 self.settling.spawn(dead_letter(delivery, reason, observer));
             } else if delivery.needs_copy() {
                 let due = due.max(now + redelivery_delay(delivery.redeliveries()));
-                self.settling.spawn(republish_redelivered(delivery, due));
+                self.settling.spawn(republish_redelivered(delivery, due, observer));
             } else if due.since(now) >= delay_min {
                 self.settling.spawn(republish_early(delivery, due));
             } else {
@@ -204,6 +204,10 @@ async fn dead_letter(
         return None;
     };
     let delivery = delivery?;
+    if error.is_permanent() {
+        warn!(%job, queue = name, %error, "message can't become a dead letter: it stays in the queue");
+        return hold_and_drop(delivery, REDELIVERY_DELAY_MAX.into()).await;
+    }
     match &observer {
         Some(observer) => observer.on_failure(dead_letter_queue, &error),
         None => {
@@ -212,17 +216,32 @@ async fn dead_letter(
     }
     let due = queue.inner.clock.now() + REDELIVERY_DELAY_MAX;
     let settled = delivery.republish_copy(DeliveryTime::At(due)).await;
-    hold_and_drop(settled.err()?.delivery?, RETRY_AFTER).await
+    let Unsettled { error, delivery } = settled.err()?;
+    let wait = if error.is_permanent() { REDELIVERY_DELAY_MAX.into() } else { RETRY_AFTER };
+    hold_and_drop(delivery?, wait).await
 }
 
 /// Publishes a redelivered message again, because its metadata has to contain the number of its
 /// redeliveries. If that fails, the message is handed out: a worker may succeed, and returning it would
 /// only redeliver it once more.
-async fn republish_redelivered(delivery: Delivery, due: Timestamp) -> Settled {
+async fn republish_redelivered(
+    delivery: Delivery,
+    due: Timestamp,
+    observer: Option<Arc<dyn ConsumerObserver>>,
+) -> Settled {
     let queue = delivery.queue().inner.clone();
     let settled = delivery.republish_copy(DeliveryTime::At(due)).await;
-    report(&queue, &settled);
-    settled.err()?.delivery.map(|delivery| (due, *delivery))
+    if !settled.as_ref().is_err_and(|unsettled| unsettled.error.is_permanent()) {
+        report(&queue, &settled);
+        return settled.err()?.delivery.map(|delivery| (due, *delivery));
+    }
+    // The body has about the maximum size of the broker, and leaves no room for our count.
+    let mut delivery = settled.err()?.delivery?;
+    delivery.count_by_broker();
+    match too_often(&delivery) {
+        Some(reason) => dead_letter(*delivery, reason, observer).await,
+        None => Some((queue.clock.now(), *delivery)),
+    }
 }
 
 /// Publishes a message again that was delivered before it is due.

@@ -11,7 +11,7 @@ use serde_json::json;
 use sluicegate_core::Timestamp;
 
 use crate::body_fields::without_byte_order_mark;
-use crate::broker::{OutgoingMessage, QueueName};
+use crate::broker::{OutgoingMessage, QueueName, Receipt, RelayError};
 use crate::message::FailureRecord;
 use crate::peek::{self, QueueScan, Visit};
 use crate::{DeadLetterReason, DeliveryTime, Error, Message, Queue};
@@ -176,8 +176,7 @@ impl DeadLetters {
                 LetterAction::Delete => scanned.receipt.ack().await,
                 LetterAction::Replay => {
                     replayed.insert(letter.message.meta.job.clone());
-                    let (queue_name, next) = self.replay_message(&letter);
-                    scanned.receipt.relay(queue_name, next).await.map_err(Error::from)
+                    self.replay_letter(&letter, scanned.receipt).await
                 }
             };
             if let Err(error) = settled {
@@ -188,6 +187,22 @@ impl DeadLetters {
         };
         scan.requeue().await;
         outcome
+    }
+
+    /// Republishes a letter, without metadata if its body leaves no room for them.
+    async fn replay_letter(
+        &self,
+        letter: &DeadLetter,
+        receipt: Box<dyn Receipt>,
+    ) -> Result<(), Error> {
+        let (queue_name, mut next) = self.replay_message(letter);
+        let replayed = receipt.relay(queue_name.clone(), next.clone()).await;
+        let Err(RelayError { error: Error::TooLarge { .. }, receipt: Some(receipt) }) = replayed
+        else {
+            return replayed.map_err(Error::from);
+        };
+        next.message.omit_metadata();
+        receipt.relay(queue_name, next).await.map_err(Error::from)
     }
 
     /// Returns the message to republish, and its queue.
@@ -216,11 +231,13 @@ pub(crate) enum LetterForm {
     Beside,
     /// The unchanged body without headers, and the beginning of the error in the metadata.
     Short,
+    /// The unchanged body alone.
+    Bare,
 }
 
 impl LetterForm {
     /// All forms, the largest first.
-    pub(crate) const ALL: [Self; 3] = [Self::Full, Self::Beside, Self::Short];
+    pub(crate) const ALL: [Self; 4] = [Self::Full, Self::Beside, Self::Short, Self::Bare];
 }
 
 /// Turns a message into a dead letter.
@@ -231,6 +248,11 @@ pub(crate) fn to_dead_letter(
     now: Timestamp,
     form: LetterForm,
 ) -> Message {
+    if form == LetterForm::Bare {
+        message.meta.count_hop();
+        message.omit_metadata();
+        return message;
+    }
     if form == LetterForm::Short {
         message.headers.clear();
         let error = truncate(&reason.message, SHORT_MAX);

@@ -84,6 +84,12 @@ impl Delivery {
         self.broker_redeliveries > 0 && !self.is_ordered
     }
 
+    /// Counts the redeliveries of a message whose copies can't be published: with the broker's number.
+    pub(crate) fn count_by_broker(&mut self) {
+        let more = self.broker_redeliveries.saturating_sub(1);
+        self.message.meta.redeliveries = self.message.meta.redeliveries.saturating_add(more);
+    }
+
     /// Creates a delivery that another process received.
     pub(crate) fn resumed(queue: Queue, incoming: RawMessage, receipt: Box<dyn Receipt>) -> Self {
         let now = queue.inner.clock.now();
@@ -212,7 +218,7 @@ impl Delivery {
     }
 
     /// Moves the message to the dead-letter queue, with the reason. If the letter is too large for
-    /// the broker, it contains less of the reason.
+    /// the broker, it contains less of the reason, or nothing but the body.
     pub async fn dead_letter(mut self, reason: DeadLetterReason) -> Result<(), Unsettled> {
         let now = self.queue.inner.clock.now();
         let mut failed = None;
@@ -225,6 +231,11 @@ impl Delivery {
             match self.relay(receipt.relay(queue_name, next)).await {
                 Ok(settled) => {
                     settled.queue.inner.stats.dead_lettered();
+                    if form == LetterForm::Bare {
+                        let (job, reason) = (&settled.message.meta.job, &reason.message);
+                        let queue = settled.queue.name();
+                        warn!(%job, queue, reason, "dead letter is too large for its job id and reason");
+                    }
                     return Ok(());
                 }
                 Err(Unsettled { error: error @ Error::TooLarge { .. }, delivery: Some(same) }) => {
@@ -385,6 +396,12 @@ pub struct Unsettled {
     /// The delivery, if it can still be settled. Dropping it requeues the message at once, so
     /// without a delay in between, a message that can't be settled would loop.
     pub delivery: Option<Box<Delivery>>,
+}
+
+impl From<Error> for Unsettled {
+    fn from(error: Error) -> Self {
+        Self { error, delivery: None }
+    }
 }
 
 impl From<Unsettled> for Error {

@@ -59,6 +59,14 @@ impl Message {
         self
     }
 
+    /// Leaves out metadata and headers when the message is sent. What was accepted with them, or from
+    /// another program, is accepted without them.
+    pub(crate) fn omit_metadata(&mut self) {
+        self.headers.clear();
+        self.content_type = None;
+        self.meta.is_omitted = true;
+    }
+
     /// Returns the id of this copy of the job.
     pub fn id(&self) -> MessageId {
         MessageId { job: self.meta.job.clone(), hop: self.meta.hop }
@@ -101,6 +109,10 @@ pub struct Metadata {
     /// Record of the failure, if it is a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub died: Option<FailureRecord>,
+    /// True if the message is sent without metadata and headers, because its body has about the maximum
+    /// size of the broker.
+    #[serde(skip)]
+    pub(crate) is_omitted: bool,
 }
 
 impl Metadata {
@@ -117,6 +129,7 @@ impl Metadata {
             not_before: None,
             booking: None,
             died: None,
+            is_omitted: false,
         }
     }
 

@@ -42,7 +42,9 @@ pub(super) fn write(message: &Message) -> Result<PubsubMessage, Error> {
         }
         attributes.insert(CONTENT_TYPE.to_owned(), content_type.clone());
     }
-    spread(&mut attributes, envelope::HEADER, &envelope::write(message))?;
+    if !message.meta.is_omitted {
+        spread(&mut attributes, envelope::HEADER, &envelope::write(message))?;
+    }
     if !rest.is_empty() {
         let rest = serde_json::to_string(&rest).expect("texts are JSON");
         spread(&mut attributes, HEADERS, &rest)?;
@@ -50,7 +52,8 @@ pub(super) fn write(message: &Message) -> Result<PubsubMessage, Error> {
     let data = message.body.clone();
     let encoded = PubsubMessage { data, attributes, ordering_key, ..Default::default() };
     let size = size(&encoded);
-    match size > SIZE_MAX {
+    // Pub/Sub has accepted the body alone, perhaps with other attributes.
+    match size > SIZE_MAX && !message.meta.is_omitted {
         true => Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX }),
         false => Ok(encoded),
     }

@@ -53,6 +53,10 @@ pub(super) struct NativeMessage {
 
 /// Returns the size of a message, not less than it will be.
 pub(super) fn size(message: &Message) -> usize {
+    if message.meta.is_omitted {
+        // Service Bus has accepted the body alone, perhaps with other properties.
+        return message.body.len();
+    }
     let headers: usize = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     message.body.len() + headers + envelope::write(message).len() + OVERHEAD
 }
@@ -75,6 +79,7 @@ fn message_id(message: &Message) -> String {
 /// Encodes a message. Properties that it was received with are passed on.
 pub(super) fn write(next: &OutgoingMessage, received_with: Option<&ReceivedWith>) -> Native<Data> {
     let OutgoingMessage { message, delay } = next;
+    let received_with = received_with.filter(|_| !message.meta.is_omitted);
     let mut properties = received_with.map(|with| with.properties.clone()).unwrap_or_default();
     // A new id for each hop: a queue that detects duplicates would drop a message with a known id.
     properties.message_id = Some(MessageId::String(message_id(message)));
@@ -88,8 +93,10 @@ pub(super) fn write(next: &OutgoingMessage, received_with: Option<&ReceivedWith>
     for (name, value) in headers.filter(|(name, _)| !BROKER_PROPERTIES.contains(&name.as_str())) {
         application.0.insert(name.clone(), SimpleValue::String(value.clone()));
     }
-    let envelope = SimpleValue::String(envelope::write(message));
-    application.0.insert(envelope::HEADER.to_owned(), envelope);
+    if !message.meta.is_omitted {
+        let envelope = SimpleValue::String(envelope::write(message));
+        application.0.insert(envelope::HEADER.to_owned(), envelope);
+    }
     let mut annotations = MessageAnnotations::default();
     if let DeliveryDelay::Until { at, .. } = delay {
         // Rounded up: a message must not come before its time.

@@ -42,7 +42,9 @@ pub(super) fn write(
     let mut put = |name: &str, text: String| {
         attributes.insert(name.to_owned(), string(text));
     };
-    put(envelope::HEADER, envelope::write(message));
+    if !message.meta.is_omitted {
+        put(envelope::HEADER, envelope::write(message));
+    }
     let body = match std::str::from_utf8(&message.body) {
         Ok(text) if !text.is_empty() && text.chars().all(is_allowed) => text.to_owned(),
         _ => {
@@ -60,6 +62,7 @@ pub(super) fn write(
             false => drop(rest.insert(CONTENT_TYPE, content_type)),
         }
     }
+    let received_with = received_with.filter(|_| !message.meta.is_omitted);
     let foreign: Vec<_> =
         received_with.into_iter().flatten().filter(|(_, value)| text(value).is_none()).collect();
     let mut room = HEADERS_MAX.saturating_sub(foreign.len());
@@ -77,7 +80,8 @@ pub(super) fn write(
     attributes.extend(foreign.into_iter().map(|(name, value)| (name.clone(), value.clone())));
     let size = body.len()
         + attributes.iter().map(|(name, value)| attribute_size(name, value)).sum::<usize>();
-    if size > SIZE_MAX {
+    // SQS has accepted the body alone, perhaps with other attributes.
+    if size > SIZE_MAX && !message.meta.is_omitted {
         return Err(Error::TooLarge { broker: NAME, size, max: SIZE_MAX });
     }
     Ok(EncodedMessage { body, attributes, size })

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::MessageAttributeValue;
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{Broker as _, DeliveryTime, Message, Options, Queue, QueueName, Sqs};
+use sluicegate_queue::{
+    Broker as _, DeadLetter, DeadLetterFilter, DeadLetterReason, DeliveryTime, Error, Message,
+    Options, Queue, QueueName, Sqs,
+};
 use sluicegate_testkit::queue::run;
 
-use crate::support::{config, moto};
+use crate::support::{config, fauxqs, moto};
 
 fn broker() -> Arc<Sqs> {
     Arc::new(Sqs::with_config(&config(moto().port)).expect("a client"))
@@ -84,6 +87,43 @@ fn an_early_message_is_republished() {
         tokio::select! {
             received = consumer.receive_one() => panic!("{received:?} came too early"),
             () = parked => {}
+        }
+    });
+}
+
+/// A producer may use all of the room: the metadata of a copy or a dead letter does not fit.
+#[test]
+fn a_foreign_message_of_the_maximum_size_becomes_a_dead_letter_and_is_replayed() {
+    run(async {
+        for port in [moto().port, fauxqs().port] {
+            let broker = Arc::new(Sqs::with_config(&config(port)).expect("a client"));
+            let queue = Queue::new(broker, "largest", Options::default());
+            queue.create().await.expect("created");
+            let client = Client::new(&config(port));
+            let url = client.get_queue_url().queue_name("largest").send().await.expect("there");
+            let body = "x".repeat(1 << 20);
+            let send = client.send_message().queue_url(url.queue_url.expect("an address"));
+            send.message_body(&body).send().await.expect("sent");
+
+            let mut consumer = queue.consume(1).await.expect("a consumer");
+            let delivery = consumer.receive_one().await.expect("one");
+            let unsettled = delivery.retry(DeliveryTime::Now).await.expect_err("it does not fit");
+            assert!(matches!(unsettled.error, Error::TooLarge { .. }), "{unsettled:?}");
+            drop(unsettled);
+            // No copy can be published, so SQS counts.
+            let delivery = consumer.receive_one().await.expect("redelivered");
+            assert_eq!(delivery.redeliveries(), 1);
+            let reason = DeadLetterReason::new("no luck");
+            delivery.dead_letter(reason).await.expect("dead-lettered");
+            let (letters, all) = (queue.dead_letters(), DeadLetterFilter::default());
+            let same = |letter: &DeadLetter| {
+                assert!(letter.original() == body.as_bytes() && letter.failure().is_none());
+            };
+            assert_eq!(letters.list(&all, 10, same).await, Ok(1));
+            assert_eq!(letters.replay(&all, 10, same).await, Ok(1));
+            let delivery = consumer.receive_one().await.expect("replayed");
+            assert!(delivery.message().body == body, "it keeps its bytes");
+            delivery.ack().await.expect("acknowledged");
         }
     });
 }

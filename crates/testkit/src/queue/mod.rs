@@ -220,6 +220,7 @@ macro_rules! queue_suite {
             a_message_that_nobody_settles_becomes_a_dead_letter
             a_message_that_nobody_settles_is_delayed_before_it_becomes_a_dead_letter
             a_message_above_the_maximum_of_redeliveries_is_never_handed_out
+            a_message_of_the_maximum_size_becomes_a_dead_letter_and_is_replayed
             extending_keeps_a_delivery_from_others
             work_that_takes_longer_than_its_lease_stays_ours
             two_consumers_share_a_queue

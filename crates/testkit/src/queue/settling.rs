@@ -221,6 +221,54 @@ async fn first_reason<S: QueueSubject>(bench: &QueueBench<S>) -> String {
     }
 }
 
+/// Its metadata leaves no room for an error, and not even for a larger number.
+pub async fn a_message_of_the_maximum_size_becomes_a_dead_letter_and_is_replayed<
+    S: QueueSubject,
+>() {
+    let bench = QueueBench::<S>::with_options(|options| {
+        options.visibility = S::VISIBILITY;
+        options.redeliveries_max = 1;
+    })
+    .await;
+    let too_large = Message::new("x".repeat(bench.queue.capabilities().size_max));
+    let length = too_large.body.len();
+    let Err(Error::TooLarge { size, max, .. }) = bench.queue.send(too_large).await else {
+        panic!("it is too large");
+    };
+    let largest = "x".repeat(max - (size - length));
+    bench.queue.send(Message::new(largest.clone())).await.expect("sent");
+    let mut consumer = bench.consume().await;
+    let abandoning = async {
+        loop {
+            let delivery = consumer.receive_one().await.expect("received");
+            assert!(delivery.redeliveries() <= 1, "it is counted");
+            delivery.abandon();
+            if !bench.queue.capabilities().counts_returns {
+                bench.subject.end_leases().await;
+            }
+        }
+    };
+    let letters = bench.queue.dead_letters();
+    let all = DeadLetterFilter::default();
+    let listing = async {
+        let mut body = None;
+        while body.is_none() {
+            let listed = letters.list(&all, 1, |letter| body = Some(letter.original()));
+            listed.await.expect("listed");
+        }
+        body
+    };
+    let letter = tokio::select! {
+        letter = listing => letter,
+        () = abandoning => unreachable!("it has no end"),
+    };
+    assert!(letter.is_some_and(|letter| letter == largest.as_bytes()), "it keeps its bytes");
+    assert_eq!(letters.replay(&all, 1, |_| {}).await, Ok(1));
+    let delivery = consumer.receive_one().await.expect("replayed");
+    assert!(delivery.message().body == largest, "it keeps its bytes");
+    delivery.ack().await.expect("acknowledged");
+}
+
 pub async fn a_cancelled_receive_loses_nothing<S: QueueSubject>() {
     let bench = QueueBench::<S>::new().await;
     let mut consumer = bench.consume().await;
