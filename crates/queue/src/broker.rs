@@ -104,6 +104,11 @@ pub trait Broker: Send + Sync + 'static {
     /// Checks that a queue exists and can be used.
     fn check<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Checks that the broker tells if a message of a queue was delivered before, which has to be counted.
+    fn check_counted<'a>(&'a self, _queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
     /// Creates the delay queues or topics of a queue, for the fixed delays and for instants that
     /// are at most `longest` away. For other delays they are created when the first message is
     /// published, which then waits for it. Does nothing if delays are native.

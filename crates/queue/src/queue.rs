@@ -302,6 +302,7 @@ impl Queue {
         let inner = &self.inner;
         let mut sources = Vec::new();
         for level in &inner.levels {
+            inner.broker.check_counted(level).await?;
             sources.push(inner.broker.consume(level, options).await?);
         }
         let source = match sources.len() {

@@ -160,6 +160,10 @@ impl Broker for PubSub {
         async move { self.client.handle(queue_name)?.topic.check().await }.boxed()
     }
 
+    fn check_counted<'a>(&'a self, queue_name: &'a QueueName) -> BoxFuture<'a, Result<(), Error>> {
+        async move { self.client.handle(queue_name)?.topic.check_counted().await }.boxed()
+    }
+
     fn prepare_delays<'a>(
         &'a self,
         queue_name: &'a QueueName,

@@ -40,7 +40,9 @@ impl Poller for PubSubPoller {
         async move {
             let received = queue_handle.topic.pull(max.min(BATCH_MAX), visibility, wait).await?;
             let receive = |native| {
-                let incoming = attributes::read(&native);
+                let mut incoming = attributes::read(&native);
+                incoming.is_ordered = queue_handle.topic.is_ordered()
+                    && incoming.headers.contains_key(attributes::ORDERING_KEY);
                 let (client, queue_handle) = (client.clone(), queue_handle.clone());
                 let requests = PubSubRequests { client, queue_handle };
                 let receipt = Box::new(RequestReceipt::new(requests, native.ack_id));

@@ -60,6 +60,8 @@ pub(super) struct Topic {
 struct FoundSubscription {
     at: Timestamp,
     lease_seconds: i32,
+    /// True if it has a dead-letter policy: only then Pub/Sub counts deliveries.
+    counts_deliveries: bool,
 }
 
 impl Topic {
@@ -115,6 +117,27 @@ impl Topic {
              create one with `gcloud pubsub subscriptions create NAME --topic={topic}`"
         );
         Err(self.unusable(detail))
+    }
+
+    /// Returns true if messages with an ordering key are delivered in order.
+    pub(super) const fn is_ordered(&self) -> bool {
+        self.settings.ordering
+    }
+
+    /// Refuses a subscription whose redeliveries Pub/Sub does not tell: a message that kills its consumer
+    /// would be delivered for ever.
+    pub(super) async fn check_counted(&self) -> Result<(), Error> {
+        self.verify().await?;
+        if self.found().is_none_or(|found| found.counts_deliveries) {
+            return Ok(());
+        }
+        let subscription = self.subscription.rsplit('/').next().unwrap_or_default();
+        Err(self.unusable(format!(
+            "its subscription has no dead-letter policy, so Pub/Sub does not count deliveries, and a \
+             message that kills its consumer would come back for ever: run `gcloud pubsub \
+             subscriptions update {subscription} --dead-letter-topic=TOPIC \
+             --max-delivery-attempts={DELIVERIES_MAX}`"
+        )))
     }
 
     /// Creates the topic and its subscription. One that exists stays as it is.
@@ -221,8 +244,11 @@ impl Topic {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = match &found {
             Ok(found) => {
                 self.appeared.notify_one();
-                let lease_seconds = found.ack_deadline_seconds;
-                Some(FoundSubscription { at: WallClock.now(), lease_seconds })
+                Some(FoundSubscription {
+                    at: WallClock.now(),
+                    lease_seconds: found.ack_deadline_seconds,
+                    counts_deliveries: found.dead_letter_policy.is_some(),
+                })
             }
             Err(_) => None,
         };

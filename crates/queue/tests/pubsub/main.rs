@@ -5,6 +5,7 @@ mod crash;
 mod delays;
 mod leases;
 mod login;
+mod ordering;
 mod start;
 mod suite;
 mod support;

@@ -96,6 +96,22 @@ fn a_dead_letter_topic_without_a_subscription_is_refused() {
     });
 }
 
+/// Pub/Sub counts deliveries only with a policy, and our consumers must count them.
+#[test]
+fn a_subscription_that_does_not_count_deliveries_is_not_consumed() {
+    run(async {
+        let broker = connect(options()).await;
+        broker.create(&live("uncounted")).await.expect("created");
+        let queue = Queue::new(broker, "uncounted", Options::default());
+        queue.send(Message::new("x")).await.expect("its producers need no policy");
+        assert_eq!(queue.peek(1, |_| {}).await, Ok(1));
+        let error = queue.consume(1).await.expect_err("redeliveries are not counted");
+        assert!(matches!(error, Error::Unusable { .. }), "{error}");
+        let remedy = "gcloud pubsub subscriptions update uncounted --dead-letter-topic=";
+        assert!(error.to_string().contains(remedy), "{error}");
+    });
+}
+
 /// `PUBSUB_EMULATOR_HOST`, in a process of its own.
 #[test]
 fn the_variables_of_google_are_honoured() {
