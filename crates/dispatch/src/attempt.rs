@@ -38,6 +38,8 @@ const HOLD_MAX: Span = Span::from_secs(5);
 /// Time before its start at which the call of a booked message is prepared. It is longer than a
 /// login and a connection take.
 const PREPARE_AHEAD: Span = Span::from_secs(1);
+/// Timeout of the last attempt to publish the results of a job when the worker stops.
+const LAST_PUBLISH: Duration = Duration::from_secs(5);
 /// Last part of the wait for a start. A stop of the worker does not interrupt it.
 const EXACT: Span = Span::from_millis(3);
 /// Minimum delay of a message that goes back to the queue.
@@ -361,6 +363,12 @@ impl Worker {
             }
         } {
             if !delivery.with_lease(stop.sleep(wait.into())).await {
+                let last = timeout(LAST_PUBLISH, self.publish_once(&delivery, &mut outbox)).await;
+                if matches!(last, Ok(Ok(None))) {
+                    break;
+                }
+                let job = &message.meta.job;
+                warn!(%job, "job done, but its results are not published: it will be done again");
                 return delivery.requeue().await;
             }
             if delivery.extend().await == Err(Error::Lost) {

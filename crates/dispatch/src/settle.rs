@@ -13,7 +13,8 @@ use crate::stop::Stop;
 const HOLD: Duration = Duration::from_secs(30);
 
 /// Repeats an operation that settles a delivery until it succeeds. Returns an error if the delivery
-/// is lost or the message can never be published. Requeues the message if a drain is signalled.
+/// is lost, and with the delivery if the message can never be published. If a drain is signalled, it
+/// tries once more and requeues the message.
 ///
 /// `queue` is the queue that the operation publishes to.
 pub(crate) async fn until_settled<F>(
@@ -37,7 +38,11 @@ where
         }
         let wait = states.failed(queue, &error, clock.now());
         if !unsettled.with_lease(stop.sleep(wait.into())).await {
-            return Ok(unsettled.requeue().await?);
+            // The last attempt: if it fails, the work is done again.
+            return match operation(*unsettled).await {
+                Err(Unsettled { delivery: Some(unsettled), .. }) => Ok(unsettled.requeue().await?),
+                settled => settled,
+            };
         }
         // The connection may have been lost meanwhile: then the broker delivers the message again.
         if unsettled.extend().await == Err(Error::Lost) {

@@ -14,7 +14,7 @@ use sluicegate_dispatch::{
     WorkerCounter, worker,
 };
 use sluicegate_queue::{
-    Broker as _, DeadLetterFilter, JobId, Message, Options, Queue, QueueName,
+    Broker as _, DeadLetterFilter, Embedded, JobId, Message, Options, Queue, QueueName,
 };
 
 use sluicegate_testkit::{eventually_is_async, eventually_ok};
@@ -501,4 +501,30 @@ async fn a_missing_dead_letter_queue_of_undelivered_messages_is_reported() {
     .await;
     assert_eq!(provider.calls(), []);
     bench.finish().await;
+}
+
+/// The outbox of a finished job was dropped when the worker stopped, and the provider called again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stops_publishes_the_results_of_finished_jobs() {
+    let mut bench = FlowBench::new(&[]);
+    let provider = Provider::new(|_, _| done());
+    bench.produce("p", numbered, 1).await;
+    // On another broker: the job and its result can't be one transaction.
+    let folder = tempfile::tempdir().expect("a folder");
+    let broker = Embedded::open(&folder.path().join("results.db")).expect("a file");
+    let results = Queue::new(Arc::new(broker), "elsewhere", Options::default());
+    let queues = worker::Queues {
+        jobs: bench.queue("p").await,
+        results: Some(results.clone()),
+        follow_ups: Vec::new(),
+    };
+    bench.work_with(worker_of("p"), provider.clone(), queues);
+    eventually_is_async(|| bench.metrics.is_paused(), true).await;
+    results.create().await.expect("created");
+    bench.finish().await;
+    assert_eq!(provider.calls().len(), 1);
+    assert_eq!(bench.metrics.worker("p", WorkerCounter::Done), 1);
+    assert_eq!(results.depth().await.expect("a depth").ready, 1);
+    let left = bench.queue("p").await.depth().await.expect("a depth");
+    assert_eq!((left.ready, left.in_flight), (0, Some(0)));
 }
