@@ -21,7 +21,8 @@ use tokio::runtime::Runtime;
 
 use crate::common::{RunningService, sluicegate};
 
-/// Number of repositories: two pages.
+/// Number of repositories: two pages. `tests/dispatch/crawling.rs` crawls 600 on the embedded queue and on
+/// RabbitMQ; the test servers of the clouds are slower by an order of magnitude.
 const REPOSITORIES: usize = 150;
 /// Length of a window of GitHub.
 const WINDOW: Duration = Duration::from_secs(4);

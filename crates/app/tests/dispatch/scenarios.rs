@@ -1,5 +1,7 @@
 //! The reference scenarios of a two-tier dispatch, with their real windows.
 
+use std::collections::BTreeSet;
+
 use simulators::Record;
 use sluicegate_core::Span;
 use sluicegate_testkit::{eventually, eventually_get, eventually_is};
@@ -48,6 +50,8 @@ fn half_goes_at_once_and_half_after_the_delay(setup: &TestSetup) {
     eventually_is(depth, (1_000, 0));
     let admits = proof::admits(&[dispatcher.stop()], |_| true);
     assert_eq!(admits.len(), 500);
+    setup.has_each_job_once("gemini", 1_000);
+    assert_eq!(setup.dead("raw"), 0);
 }
 
 /// C10 (ii): the dispatcher is bypassed; the worker's own counter keeps the limit.
@@ -97,6 +101,7 @@ fn all_succeeded(setup: &TestSetup, running: RunningService, record: &Record) {
     let results = || setup.depth("results").ready;
     eventually_is(results, record.calls().len() as u64);
     prove(500, MINUTE, &[running.stop()], record);
+    setup.has_each_job_once("results", 1_000);
 }
 
 /// C8: without limits, every message goes straight to its queue; a reload is enough.
@@ -164,6 +169,19 @@ scenarios!(
 );
 
 impl TestSetup {
+    /// Asserts that a queue has exactly one message of each of this many jobs, except that a job which
+    /// its producer may have sent twice can have two.
+    fn has_each_job_once(&self, queue: &str, count: usize) {
+        let (mut jobs, mut messages) = (BTreeSet::new(), 0);
+        let peeked = self.queue(queue).peek(2 * count as u64, |message| {
+            jobs.insert(message.meta.job.to_string());
+            messages += 1;
+        });
+        self.runtime.block_on(peeked).expect("peeked");
+        assert_eq!(jobs, self.jobs(count));
+        assert!(messages <= count + self.resent(), "{messages} messages");
+    }
+
     /// Returns the counter of a tier as `redis-cli ZCARD` shows it, if the store is Redis.
     fn zcard(&self, tier: &str) -> Option<u64> {
         let crate::support::Backend::Shared(redis) = &self.backend else { return None };
