@@ -3,10 +3,13 @@
 //!
 //! Both use the same broker with the same durability, and are measured alternately, so that a
 //! disturbance of the machine affects both. Client and broker share the machine.
+//!
+//! With `--priority`: the wait of urgent messages under a flood of others.
 
 #[path = "../../src/machine.rs"]
 mod machine;
 mod ours;
+mod priority;
 mod raw;
 #[path = "../../src/report.rs"]
 #[allow(dead_code, reason = "only the engine benchmark prints nanoseconds and goals")]
@@ -19,8 +22,11 @@ mod rounds;
 mod stopwatch;
 mod turns;
 
+use std::sync::Arc;
+
 use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
+use sluicegate_queue::{Embedded, PubSub, RabbitMq, ServiceBus, Sqs, pubsub, rabbitmq, servicebus};
 use sluicegate_testkit::pubsub::PubSubServer;
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::servicebus::ServiceBusServer;
@@ -38,6 +44,9 @@ struct Args {
     /// Send a tenth of the jobs
     #[arg(long)]
     quick: bool,
+    /// Measure the wait of the highest priority under a flood of the lowest, and nothing else
+    #[arg(long)]
+    priority: bool,
     /// Number of measured rounds; at least 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(5..))]
     rounds: u8,
@@ -60,11 +69,58 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let chosen = if args.brokers.is_empty() { Kind::value_variants() } else { &args.brokers };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    println!("# queue: {} alternating rounds\n\n{}", args.rounds, machine::Machine::now());
+    match args.priority {
+        true => println!("# queue: priorities\n\n{}", machine::Machine::now()),
+        false => {
+            println!("# queue: {} alternating rounds\n\n{}", args.rounds, machine::Machine::now())
+        }
+    }
     for kind in chosen {
-        runtime.block_on(measure(*kind, &args))?;
+        match args.priority {
+            true => runtime.block_on(measure_priority(*kind, &args))?,
+            false => runtime.block_on(measure(*kind, &args))?,
+        }
     }
     Ok(())
+}
+
+async fn measure_priority(kind: Kind, args: &Args) -> anyhow::Result<()> {
+    let urgent = if args.quick { 40 } else { 400 };
+    match kind {
+        Kind::Embedded => {
+            let program = std::env::current_exe()?;
+            let folder = tempfile::tempdir_in(program.parent().context("no folder")?)?;
+            let broker = Embedded::open(&folder.path().join("flooded.db"))?;
+            priority::measure("embedded", Arc::new(broker), urgent).await
+        }
+        Kind::Rabbitmq => {
+            let server = RabbitServer::start();
+            let broker = RabbitMq::connect(rabbitmq::Options::new(server.url())).await?;
+            priority::measure("RabbitMQ", Arc::new(broker), urgent).await
+        }
+        Kind::Sqs => {
+            let server = SqsServer::moto();
+            let broker = Sqs::with_config(&raw::sdk_config(server.port))?;
+            priority::measure("SQS on moto", Arc::new(broker), urgent).await
+        }
+        Kind::Pubsub => {
+            let server = PubSubServer::start();
+            let options = pubsub::Options {
+                project: Some("bench".to_owned()),
+                endpoint: Some(server.endpoint()),
+                ..Default::default()
+            };
+            let broker = PubSub::connect(options).await?;
+            priority::measure("Pub/Sub on Google's fake", Arc::new(broker), urgent).await
+        }
+        Kind::Servicebus => {
+            let server = ServiceBusServer::start();
+            let options = servicebus::Options::from_connection_string(&server.connection_string())?;
+            let options = servicebus::Options { admin_url: Some(server.admin_url()), ..options };
+            let broker = ServiceBus::connect(options).await?;
+            priority::measure("Service Bus on our double", Arc::new(broker), urgent).await
+        }
+    }
 }
 
 async fn measure(kind: Kind, args: &Args) -> anyhow::Result<()> {
