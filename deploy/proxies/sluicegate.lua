@@ -3,7 +3,7 @@
 -- The dimensions are named in the URL: `@` names a header. Clients choose the values of headers and
 -- nothing else.
 
-local URL = "http://127.0.0.1:8080/v1/forward-auth?userId=@x-user&path=@x-path"
+local URL = "http://127.0.0.1:8080/v1/forward-auth?userId=@x-user&path=@x-forwarded-uri"
 -- Longer than Sluicegate's own deadline of 45 ms, so that its answer arrives first.
 local TIMEOUT_MS = 200
 -- While Sluicegate itself does not answer: "allowed" lets requests pass, "forbidden" refuses them.
@@ -16,7 +16,8 @@ end
 
 core.register_action("sluicegate", { "http-req" }, function(txn)
   local user = txn.sf:req_hdr("x-user")
-  local headers = { ["x-path"] = { txn.sf:path() } }
+  -- As the client wrote it: Sluicegate normalizes the path.
+  local headers = { ["x-forwarded-uri"] = { txn.sf:path() } }
   -- headers["authorization"] = { "Bearer …" }      if listen.http requires a token
   if user ~= "" then
     headers["x-user"] = { user }

@@ -192,6 +192,28 @@ async fn a_proxy_describes_a_request_with_headers() {
 }
 
 #[tokio::test]
+async fn a_forwarded_path_matches_in_every_spelling() {
+    let login = rule("LOGIN", &["1/min"], &["userId"]).when("path", Pattern::exactly("/login"));
+    let api = Api::of(vec![Group::new("login", [login])]);
+    let ask = async |user: &str, header: &str, target: &str| {
+        let uri = format!("/v1/forward-auth?userId=@x-user&path=@{header}");
+        let request = Request::get(uri).header("x-user", user).header(header, target);
+        api.send(request.body(Body::empty()).expect("a request")).await.0
+    };
+    let spellings =
+        ["/login", "/login?x=1", "//login", "/%6cogin", "/%6Cogin?", "/./login", "/a/%2e./login#x"];
+    for (number, target) in spellings.into_iter().enumerate() {
+        let user = number.to_string();
+        assert_eq!(ask(&user, "x-forwarded-uri", "/login").await, StatusCode::OK);
+        let again = ask(&user, "X-Forwarded-Uri", target).await;
+        assert_eq!(again, StatusCode::TOO_MANY_REQUESTS, "{target}");
+        assert_eq!(ask(&user, "x-forwarded-uri", "/login/x").await, StatusCode::OK);
+    }
+    // Other headers are dimensions of any kind.
+    assert_eq!(ask("0", "x-path", "/login?x=1").await, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn every_scope_is_checked_and_the_effective_one_is_the_callers() {
     let groups = vec![
         Group::new("caller", [rule("USER_MODEL", &["5/5s", "100/h"], &["userId", "modelId"])]),

@@ -4,12 +4,13 @@
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluicegate_testkit::eventually;
 use sluicegate_testkit::ports::free_ports;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
-use crate::common::{ANYWHERE, RunningService};
+use crate::common::{ANYWHERE, RunningService, get};
 use crate::process::{Running, output, service};
 use crate::{python, read, repository, upstream};
 
@@ -20,6 +21,9 @@ struct Edge {
     _proxy: Running,
     folder: tempfile::TempDir,
 }
+
+/// Number of requests of users that are used once.
+static PROBES: AtomicU64 = AtomicU64::new(0);
 
 /// A proxy that is tested.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +50,14 @@ impl Proxy {
 }
 
 impl Edge {
-    /// Starts all three. `store` is added to the configuration of Sluicegate.
-    fn start(proxy: Proxy, store: &str) -> Self {
+    /// Starts all three. `store` is added to the configuration of Sluicegate, and `outage` is its policy.
+    fn start(proxy: Proxy, store: &str, outage: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let config = folder.path().join("limits.yaml");
         let [port, http] = free_ports();
         let limits = read("deploy/proxies/limits.yaml");
+        assert!(limits.contains("\n  default: closed\n"), "{limits}");
+        let limits = limits.replace("default: closed", &format!("default: {outage}"));
         let listen = ANYWHERE.replacen("127.0.0.1:0", &format!("127.0.0.1:{http}"), 1);
         std::fs::write(&config, format!("{listen}{store}{limits}")).expect("a file");
         let limiter = Some(RunningService::with_file(&config));
@@ -84,13 +90,35 @@ impl Edge {
         (response.status().as_u16(), response.headers().clone())
     }
 
+    /// Returns the number of decisions that Sluicegate made without Redis.
+    fn fallbacks(&self) -> u64 {
+        let limiter = self.limiter.as_ref().expect("it runs");
+        let (_, metrics) = get(&format!("{}/metrics", limiter.admin));
+        let lines = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix("rate_limiter_fallback_total{")?.rsplit_once(' '));
+        lines.map(|(_, count)| count.parse::<u64>().expect("a count")).sum()
+    }
+
+    /// Sends a request; returns true if it passed and Redis decided.
+    fn decides_with_redis(&self) -> bool {
+        let before = self.fallbacks();
+        // A new user each time, so that none reaches a limit.
+        let user = format!("user-{}", PROBES.fetch_add(1, Ordering::Relaxed));
+        self.get("/", Some(&user)).0 == 200 && self.fallbacks() == before
+    }
+
     fn statuses(&self, count: usize, path: &str, user: &str) -> Vec<u16> {
         (0..count).map(|_| self.get(path, Some(user)).0).collect()
     }
 }
 
+/// Spellings of the path of a login, which most applications treat alike.
+const LOGINS: [&str; 7] =
+    ["/login?x=1", "//login", "/%6cogin", "/%6Cogin?/a", "/./login", "/a/%2e%2e/login", "/login/"];
+
 fn check_limits(proxy: Proxy) {
-    let mut edge = Edge::start(proxy, "");
+    let mut edge = Edge::start(proxy, "", "closed");
     let (status, headers) = edge.get("/", Some("ann"));
     assert_eq!((status, &headers["x-ratelimit-limit"]), (200, &"50".parse().expect("a value")));
     assert_eq!(edge.statuses(49, "/", "ann"), [200; 49], "{proxy:?}");
@@ -100,6 +128,10 @@ fn check_limits(proxy: Proxy) {
     assert!((3_000..=3_600).contains(&wait), "{wait}");
     assert_eq!(edge.statuses(4, "/login", "bob"), [200, 200, 200, 429], "{proxy:?}");
     assert_eq!(edge.get("/", Some("bob")).0, 200, "only logins are exhausted");
+    for path in LOGINS {
+        assert_eq!(edge.get(path, Some("bob")).0, 429, "{proxy:?}: {path}");
+    }
+    assert_eq!(edge.get("/login/other", Some("bob")).0, 200, "{proxy:?}");
     assert_eq!(edge.get("/", None).0, 403, "{proxy:?}: a user is required");
     // A header that looks like parameters is one value: a new user, who has a limit of their own.
     assert_eq!(edge.statuses(2, "/", "ann&userId=bob"), [200, 200], "{proxy:?}");
@@ -110,20 +142,40 @@ fn check_limits(proxy: Proxy) {
     eventually(|| edge.get("/", Some("new")).1.contains_key("x-ratelimit-limit"));
 }
 
-fn check_outage(proxy: Proxy) {
+/// Kills Redis behind a proxy, calls `check`, and restarts Redis.
+fn without_redis(proxy: Proxy, outage: &str, check: impl Fn(&Edge)) {
     let mut redis = RedisServer::start(Version::System, &[]);
     let store = format!("store: {{kind: redis, url: 'redis://127.0.0.1:{}'}}\n", redis.port);
-    let edge = Edge::start(proxy, &store);
-    eventually(|| edge.get("/", Some("ann")).0 == 200);
+    let edge = Edge::start(proxy, &store, outage);
+    eventually(|| edge.decides_with_redis());
     redis.kill();
-    // The outage policy is closed: no request passes, and none gets a 500.
-    eventually(|| edge.get("/", Some("ann")).0 != 200);
-    for _ in 0..20 {
-        let (status, headers) = edge.get("/", Some("ann"));
-        assert_eq!((status, headers["retry-after"].as_bytes()), (429, &b"1"[..]), "{proxy:?}");
-    }
+    check(&edge);
     redis.restart();
-    eventually(|| edge.get("/", Some("ann")).0 == 200);
+    eventually(|| edge.decides_with_redis());
+}
+
+fn check_closed(proxy: Proxy) {
+    without_redis(proxy, "closed", |edge| {
+        // No request passes, and none gets a 500.
+        eventually(|| edge.get("/", Some("ann")).0 != 200);
+        for _ in 0..20 {
+            let (status, headers) = edge.get("/", Some("ann"));
+            assert_eq!((status, headers["retry-after"].as_bytes()), (429, &b"1"[..]), "{proxy:?}");
+        }
+    });
+}
+
+fn check_open(proxy: Proxy) {
+    without_redis(proxy, "open", |edge| {
+        eventually(|| !edge.decides_with_redis());
+        // The proxies would also pass requests if Sluicegate itself did not answer, as on a busy machine.
+        // So its decisions are counted.
+        let before = edge.fallbacks();
+        eventually(|| {
+            assert_eq!(edge.statuses(20, "/", "eve"), [200; 20], "{proxy:?}");
+            edge.fallbacks() - before >= 20
+        });
+    });
 }
 
 #[test]
@@ -132,8 +184,13 @@ fn nginx_keeps_limits_and_passes_requests_while_the_limiter_is_down() {
 }
 
 #[test]
-fn nginx_answers_no_500_while_redis_is_down() {
-    check_outage(Proxy::Nginx);
+fn nginx_answers_429_and_no_500_while_redis_is_down_and_the_policy_is_closed() {
+    check_closed(Proxy::Nginx);
+}
+
+#[test]
+fn nginx_passes_requests_while_redis_is_down_and_the_policy_is_open() {
+    check_open(Proxy::Nginx);
 }
 
 #[test]
@@ -142,8 +199,13 @@ fn haproxy_keeps_limits_and_passes_requests_while_the_limiter_is_down() {
 }
 
 #[test]
-fn haproxy_answers_no_500_while_redis_is_down() {
-    check_outage(Proxy::HaProxy);
+fn haproxy_answers_429_and_no_500_while_redis_is_down_and_the_policy_is_closed() {
+    check_closed(Proxy::HaProxy);
+}
+
+#[test]
+fn haproxy_passes_requests_while_redis_is_down_and_the_policy_is_open() {
+    check_open(Proxy::HaProxy);
 }
 
 /// Returns a YAML file of the repository as JSON.
@@ -193,4 +255,8 @@ fn traefik_asks_an_endpoint_that_answers_with_the_headers_that_it_copies() {
     assert_eq!(statuses.each_ref().map(|response| response.status().as_u16()), [200, 200, 429]);
     assert!(statuses[2].headers().contains_key("retry-after"), "{:?}", statuses[2].headers());
     assert_eq!(ask("ann", "/").status(), 200, "only logins are exhausted");
+    // Traefik sends the query string, too.
+    for path in LOGINS {
+        assert_eq!(ask("ann", path).status(), 429, "{path}");
+    }
 }

@@ -67,7 +67,12 @@ fn descriptors_come_from_paths_and_addresses() {
     let client = Gateway::start("sidecar.yaml");
     let statuses: Vec<_> = (0..5).map(|_| client.client().get("/login", &[]).status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
-    assert_eq!(client.client().get("/logout", &[]).status, 200);
+    for path in ["/login?x=1", "//login", "/%6cogin", "/./login", "/a/%2e%2e/login", "/login/"] {
+        assert_eq!(client.client().get(path, &[]).status, 429, "{path}");
+    }
+    for path in ["/logout", "/login/other", "/x?path=/login"] {
+        assert_eq!(client.client().get(path, &[]).status, 200, "{path}");
+    }
 }
 
 #[test]

@@ -4,6 +4,9 @@
 //! The proxy's configuration maps headers to dimensions in the query string:
 //! `?userId=@x-user&modelId=gpt4` takes `userId` from the header `x-user` and sets `modelId`. Clients
 //! choose only the values of headers, so they cannot add or rename a dimension.
+//!
+//! The value of `X-Forwarded-Uri` becomes a normalized path, so that `/login?x=1`, `//login` and
+//! `/%6cogin` match a rule for `/login`.
 
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -11,13 +14,15 @@ use axum::response::{IntoResponse as _, Response};
 use percent_encoding::percent_decode_str;
 use sluicegate_core::query::Query;
 
-use super::{DenialMode, Problem, Shared, encode, status};
+use super::{DenialMode, Problem, Shared, encode, request_path, status};
 use crate::request;
 use crate::service::{DecisionMode, Service};
 use crate::ticket::Ticket;
 
 /// Marks a value of the query string as the name of a header.
 const HEADER: char = '@';
+/// The header with the path and query string of the request to the proxy.
+const FORWARDED_URI: &str = "x-forwarded-uri";
 
 pub(super) async fn forward_auth(
     State(service): Shared,
@@ -64,7 +69,11 @@ async fn decide(
                 }
                 // A missing or empty header is a missing dimension.
                 if let Some(given) = given.filter(|given| !given.is_empty()) {
-                    query.insert_any(name, String::from_utf8_lossy(given).into_owned());
+                    let given = String::from_utf8_lossy(given);
+                    let is_uri = header.eq_ignore_ascii_case(FORWARDED_URI);
+                    let value =
+                        if is_uri { request_path::normalize(&given) } else { given.into_owned() };
+                    query.insert_any(name, value);
                 }
             }
         }

@@ -8,6 +8,7 @@ mod openapi;
 pub mod overrides;
 mod problem;
 pub mod queues;
+mod request_path;
 pub mod reservations;
 mod reset;
 mod usage;
