@@ -56,6 +56,29 @@ fn every_starter_file_is_valid_without_warnings() {
 }
 
 #[test]
+/// The tests run the example on all brokers, so the starter file crawls every page, too.
+#[test]
+fn the_starter_file_of_the_crawler_does_what_the_example_does() {
+    let read = |path: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(path).expect("a file")
+    };
+    let section = |text: &str, name: &str| {
+        let (_, rest) = text.split_once(&format!("\n{name}:\n")).expect(name);
+        let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+        lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+    };
+    let starter = read("src/cli/starter/crawler-queue.yaml");
+    let example = read("../../examples/crawler-queue/sluicegate.yaml");
+    // The example crawls the simulator unless it is told otherwise.
+    let example =
+        example.replace("GITHUB_URL:-http://127.0.0.1:18081", "GITHUB_URL:-https://api.github.com");
+    for name in ["queue", "workers"] {
+        assert_eq!(section(&starter, name), section(&example, name), "{name}");
+    }
+    assert!(section(&starter, "workers").contains("pages: {link: page}"), "{starter}");
+}
+
 fn an_existing_file_is_replaced_only_by_force() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sluicegate.yaml");
