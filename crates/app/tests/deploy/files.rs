@@ -35,6 +35,11 @@ fn configurations_in_manifests_are_valid() {
     ];
     for path in [
         "kubernetes/central/sluicegate.yaml",
+    let urls = [
+        ("REDIS_URL", "redis://redis:6379"),
+        ("NIVODA_ENDPOINT", "https://vendor/graphql"),
+        ("PROVIDER_URL", "https://providers"),
+    ];
         "kubernetes/gateway/sluicegate.yaml",
         "kubernetes/dispatch/sluicegate.yaml",
         "kubernetes/dispatch/worker.yaml",
@@ -45,9 +50,7 @@ fn configurations_in_manifests_are_valid() {
         for (number, name) in variables.iter().enumerate() {
             command.env(name, format!("a-secret-of-enough-length-{number}"));
         }
-        command
-            .env("REDIS_URL", "redis://redis:6379")
-            .env("NIVODA_ENDPOINT", "https://vendor/graphql");
+        command.envs(urls);
         command.args(["check", "--strict"]).arg(repository("deploy").join(path));
         output(&mut command);
     }
@@ -55,6 +58,74 @@ fn configurations_in_manifests_are_valid() {
 
 /// kustomize reads only files below its folder, so these are copies.
 #[test]
+/// Returns the names of the variables that a configuration cannot do without.
+fn required_variables(text: &str) -> BTreeSet<&str> {
+    let names = text.split("${").skip(1).filter_map(|rest| rest.split_once(":?"));
+    names.map(|(name, _)| name).filter(|name| !name.contains(['}', ':'])).collect()
+}
+
+#[test]
+fn required_variables_of_manifests_are_in_the_list_of_secrets() {
+    let readme = read("deploy/kubernetes/README.md");
+    for folder in ["central", "gateway", "dispatch"] {
+        let row = readme.lines().find(|line| line.starts_with(&format!("| [{folder}](")));
+        let row = row.unwrap_or_else(|| panic!("{folder} is not in the table"));
+        let mut names = 0;
+        for entry in std::fs::read_dir(repository("deploy/kubernetes").join(folder)).expect(folder)
+        {
+            let path = entry.expect("a file").path();
+            let text = std::fs::read_to_string(&path).expect("a file");
+            for name in required_variables(&text) {
+                names += 1;
+                assert!(row.contains(&format!("`{name}`")), "{folder}: {name} is not in {row}");
+            }
+        }
+        assert!(names > 0, "{folder}");
+    }
+    // A worker without it would send every job to nowhere.
+    let path = repository("deploy/kubernetes/dispatch/worker.yaml");
+    let output = sluicegate().args(["check"]).arg(path).env_remove("PROVIDER_URL").output();
+    let output = output.expect("it ran");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("PROVIDER_URL"), "{errors}");
+}
+
+/// Returns a section of a YAML file without comments at the end of its lines.
+fn section(text: &str, name: &str) -> Vec<String> {
+    let start = format!("\n{name}:\n");
+    let (_, rest) = text.split_once(&start).unwrap_or_else(|| panic!("no {name}"));
+    let lines = rest.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+    let lines = lines.map(|line| line.split(" #").next().unwrap_or_default().trim_end());
+    lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The files for Kubernetes differ from the example in what an example has defaults for: broker and store,
+/// the address of the providers, and the listener.
+#[test]
+fn the_dispatcher_for_kubernetes_does_what_the_example_does() {
+    for (file, parts) in
+        [("sluicegate.yaml", &["dispatch", "workers"][..]), ("worker.yaml", &["workers"])]
+    {
+        let copy = read(&format!("deploy/kubernetes/dispatch/{file}"));
+        let example = read(&format!("examples/two-tier-dispatch/{file}"));
+        let example = example
+            .replace(
+                "${PROVIDER_URL:-http://127.0.0.1:18080}",
+                "${PROVIDER_URL:?the address of the model providers}",
+            )
+            .replace("kind: ${STORE:-memory}", "kind: redis")
+            .replace("kind: ${QUEUE:-embedded}", "kind: rabbitmq");
+        for part in parts.iter().chain(&["store"]) {
+            assert_eq!(section(&copy, part), section(&example, part), "{file}: {part}");
+        }
+        let others = ["path", "endpoint", "project", "connection_string", "namespace", "admin_url"];
+        let mut queue = section(&example, "queue");
+        queue.retain(|line| !others.iter().any(|name| line.starts_with(&format!("  {name}:"))));
+        assert_eq!(section(&copy, "queue"), queue, "{file}");
+    }
+}
+
 fn copies_of_configurations_are_up_to_date() {
     for (copy, original) in [
         ("deploy/kubernetes/gateway/sluicegate.yaml", "examples/ingestion-proxy/sluicegate.yaml"),
