@@ -19,7 +19,8 @@ locals {
       "NIVODA_PASSWORD"        = "nivoda-password"
     },
     var.proxy_replicas > 1 ? { "REDIS_CONNECTION_STRING" = "redis-connection-string" } : {},
-    var.internal_service_token_next != "" ? { "INTERNAL_SERVICE_TOKEN_NEXT" = "internal-service-token-next" } : {},
+    # The test on the secret would make the map secret, too, and for_each refuses secret values.
+    nonsensitive(var.internal_service_token_next != "") ? { "INTERNAL_SERVICE_TOKEN_NEXT" = "internal-service-token-next" } : {},
   )
 }
 

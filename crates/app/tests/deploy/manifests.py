@@ -7,6 +7,7 @@ configMapGenerator. kustomize itself cannot be installed from the package regist
 
 import pathlib
 import sys
+import re
 
 import hcl2
 import kubernetes_validate
@@ -124,7 +125,23 @@ REQUIRED = {
 
 
 def main():
+def sensitive_variables(path):
+    """Names of the Terraform variables that are marked as sensitive."""
+    blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', path.read_text(), re.MULTILINE | re.DOTALL)
+    names = [name for name, body in blocks if re.search(r"^ *sensitive *= *true", body, re.MULTILINE)]
+    assert len(names) > 2, names
+    return names
+
+
+def branches_on(names, text):
+    """Sensitive variables on which an expression branches. Its whole result would be sensitive."""
+    text = re.sub(r"nonsensitive\([^()]*\)", "", text)
+    return [name for name in names if re.search(rf"var\.{name}\b *(==|!=|\?|>|<)", text)]
+
+
     deploy = pathlib.Path(sys.argv[1])
+    assert branches_on(["a"], 'var.a != "" ? {} : {}') == ["a"]
+    assert branches_on(["a"], 'nonsensitive(var.a != "") ? { x = var.a } : {}') == []
     for folder in sorted((deploy / "kubernetes").iterdir()):
         if (folder / "kustomization.yaml").exists() and folder.name != "base":
             validate(folder)
@@ -142,10 +159,13 @@ def main():
                 assert service["read_only"] and service["cap_drop"] == ["ALL"], f"{path.name}: {name}"
         print(f"compose: {path.name}")
     for path in sorted((deploy / "azure").glob("*.tf")):
+    secret_names = sensitive_variables(deploy / "azure/variables.tf")
         with path.open() as file:
             parsed = hcl2.load(file)
         assert parsed, f"{path.name} is empty"
         texts = {line.strip() for line in path.read_text().splitlines()}
+        branches = branches_on(secret_names, path.read_text())
+        assert not branches, f"{path.name}: put nonsensitive(…) around the test of {branches}: for_each refuses secret values"
         texts = {" ".join(text.split()) for text in texts}
         missing = REQUIRED.get(path.name, set()) - texts
         assert not missing, f"{path.name} does not say {missing}"
