@@ -2,12 +2,13 @@
 parses the Terraform and Compose files. Prints one line per resource; fails at the first mistake.
 
 The builder knows the parts of kustomize that the files use: resources, strategic merge patches, namePrefix and
-configMapGenerator. kustomize itself cannot be installed from the package registries.
+configMapGenerator. Debian's kubernetes-client has kustomize 2.0, which does not know folders in `resources` and paths in
+`patches`, and no package registry has a newer one.
 """
 
 import pathlib
-import sys
 import re
+import sys
 
 import hcl2
 import kubernetes_validate
@@ -124,7 +125,6 @@ REQUIRED = {
 }
 
 
-def main():
 def sensitive_variables(path):
     """Names of the Terraform variables that are marked as sensitive."""
     blocks = re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', path.read_text(), re.MULTILINE | re.DOTALL)
@@ -139,9 +139,10 @@ def branches_on(names, text):
     return [name for name in names if re.search(rf"var\.{name}\b *(==|!=|\?|>|<)", text)]
 
 
-    deploy = pathlib.Path(sys.argv[1])
+def main():
     assert branches_on(["a"], 'var.a != "" ? {} : {}') == ["a"]
     assert branches_on(["a"], 'nonsensitive(var.a != "") ? { x = var.a } : {}') == []
+    deploy = pathlib.Path(sys.argv[1])
     for folder in sorted((deploy / "kubernetes").iterdir()):
         if (folder / "kustomization.yaml").exists() and folder.name != "base":
             validate(folder)
@@ -158,14 +159,14 @@ def branches_on(names, text):
                 assert dockerfile.resolve().exists(), f"{path.name}: no {dockerfile}"
                 assert service["read_only"] and service["cap_drop"] == ["ALL"], f"{path.name}: {name}"
         print(f"compose: {path.name}")
-    for path in sorted((deploy / "azure").glob("*.tf")):
     secret_names = sensitive_variables(deploy / "azure/variables.tf")
+    for path in sorted((deploy / "azure").glob("*.tf")):
         with path.open() as file:
             parsed = hcl2.load(file)
         assert parsed, f"{path.name} is empty"
-        texts = {line.strip() for line in path.read_text().splitlines()}
         branches = branches_on(secret_names, path.read_text())
         assert not branches, f"{path.name}: put nonsensitive(…) around the test of {branches}: for_each refuses secret values"
+        texts = {line.strip() for line in path.read_text().splitlines()}
         texts = {" ".join(text.split()) for text in texts}
         missing = REQUIRED.get(path.name, set()) - texts
         assert not missing, f"{path.name} does not say {missing}"
