@@ -15,6 +15,8 @@ const SERVICES: &[Service] = &[
     REDIS,
     REDIS_6_2,
     RABBITMQ,
+    LOGROTATE,
+    SQLITE,
     PYTHON,
     CURL,
     NPM,
@@ -235,6 +237,22 @@ pub(crate) const AMTOOL: Service = Service {
     ),
     version: &["target/services/prometheus-alertmanager/usr/bin/amtool", "--version"],
     version_min: &[0, 25],
+};
+
+/// logrotate, with the file of the Debian package.
+pub(crate) const LOGROTATE: Service = Service {
+    name: "logrotate",
+    source: Source::Debian("logrotate"),
+    version: &["sh", "-c", "PATH=$PATH:/usr/sbin logrotate --version 2>&1"],
+    version_min: &[3, 18],
+};
+
+/// The shell of SQLite, which copies a queue in a document.
+pub(crate) const SQLITE: Service = Service {
+    name: "sqlite3",
+    source: Source::Debian("sqlite3"),
+    version: &["sqlite3", "--version"],
+    version_min: &[3, 34],
 };
 
 /// mmdebstrap, which makes a fresh Debian system in a folder.

@@ -126,10 +126,14 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "deploy",
-        proves: "the files of deploy/ work with Prometheus, Alertmanager, NGINX and HAProxy, and are valid for Kubernetes and Terraform",
+        proves: "the files of deploy/ work with Prometheus, Alertmanager, NGINX, HAProxy and logrotate, the services of Compose files answer, and manifests are valid",
         tests: Programs(&["app/deploy"]),
         needs: &[
             &services::REDIS,
+            &services::RABBITMQ,
+            &services::CURL,
+            &services::IPROUTE,
+            &services::LOGROTATE,
             &services::PROMTOOL,
             &services::REDIS_EXPORTER,
             &services::AMTOOL,
@@ -160,6 +164,7 @@ const SUITES: &[Suite] = &[
         tests: Programs(&["app/documents"]),
         needs: &[
             &services::REDIS,
+            &services::SQLITE,
             &services::PROMTOOL,
             &services::NGINX,
             &services::HAPROXY,

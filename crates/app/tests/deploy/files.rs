@@ -2,11 +2,13 @@
 //! checked as far as possible.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::process::Command;
 
-use sluicegate_testkit::eventually;
+use serde_json::{Value, json};
+use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
-use crate::common::sluicegate;
+use crate::common::{ANYWHERE, post, sluicegate};
 use crate::process::output;
 use crate::systems::Systems;
 use crate::{python, read, repository};
@@ -33,13 +35,13 @@ fn configurations_in_manifests_are_valid() {
         "NIVODA_USERNAME",
         "NIVODA_PASSWORD",
     ];
-    for path in [
-        "kubernetes/central/sluicegate.yaml",
     let urls = [
         ("REDIS_URL", "redis://redis:6379"),
         ("NIVODA_ENDPOINT", "https://vendor/graphql"),
         ("PROVIDER_URL", "https://providers"),
     ];
+    for path in [
+        "kubernetes/central/sluicegate.yaml",
         "kubernetes/gateway/sluicegate.yaml",
         "kubernetes/dispatch/sluicegate.yaml",
         "kubernetes/dispatch/worker.yaml",
@@ -56,8 +58,6 @@ fn configurations_in_manifests_are_valid() {
     }
 }
 
-/// kustomize reads only files below its folder, so these are copies.
-#[test]
 /// Returns the names of the variables that a configuration cannot do without.
 fn required_variables(text: &str) -> BTreeSet<&str> {
     let names = text.split("${").skip(1).filter_map(|rest| rest.split_once(":?"));
@@ -126,6 +126,8 @@ fn the_dispatcher_for_kubernetes_does_what_the_example_does() {
     }
 }
 
+/// kustomize reads only files below its folder, so these are copies.
+#[test]
 fn copies_of_configurations_are_up_to_date() {
     for (copy, original) in [
         ("deploy/kubernetes/gateway/sluicegate.yaml", "examples/ingestion-proxy/sluicegate.yaml"),
@@ -161,6 +163,70 @@ fn the_systemd_unit_is_valid_and_hardened() {
     let mut security = Command::new("systemd-analyze");
     security.args(["security", "--offline=yes", "--no-pager", "--threshold=30"]).arg(&path);
     output(&mut security);
+}
+
+/// Rotates the log of a running service twice with the file of the Debian package: the lines of all files
+/// together are the whole log. In the journal they are mixed with the other messages of the service.
+#[test]
+fn rotated_decision_logs_prove_what_the_whole_log_proves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let rotation = read("deploy/systemd/sluicegate.logrotate");
+    let rotated =
+        rotation.replace("/var/log/sluicegate/", &format!("{}/", folder.path().display()));
+    assert!(rotated.contains(&path("decisions.log").display().to_string()), "{rotated}");
+    std::fs::write(path("rotation"), rotated).expect("a file");
+    // logrotate refuses a file that others may write to.
+    output(Command::new("chmod").args(["644"]).arg(path("rotation")));
+    std::fs::write(path("sluicegate.yaml"), ANYWHERE).expect("a file");
+    let open = |name: &str| {
+        // systemd opens the file for appending, too.
+        File::options().create(true).append(true).open(path(name)).expect("a file")
+    };
+    let mut command = sluicegate();
+    command.args(["serve", "--config"]).arg(path("sluicegate.yaml"));
+    let mut service = command
+        .stdout(open("decisions.log"))
+        .stderr(open("service.log"))
+        .spawn()
+        .expect("the binary starts");
+    let listening = || {
+        let log = std::fs::read_to_string(path("service.log")).expect("the log");
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut http = events.filter(|event| event["listener"] == "http");
+        http.find_map(|event| Some(format!("http://{}", event["address"].as_str()?)))
+    };
+    let http = eventually_get(|| listening().ok_or("no listener"));
+    let lines = || std::fs::read_to_string(path("decisions.log")).expect("the log").lines().count();
+    for _ in 0..3 {
+        for _ in 0..20 {
+            let url = format!("{http}/rate-limit/allow");
+            let (status, _) = post(&url, &json!({"userId": "ann", "modelId": "gpt4"}), None);
+            assert_eq!(status, 200);
+        }
+        eventually_is(lines, 20);
+        let mut logrotate = Command::new("/usr/sbin/logrotate");
+        logrotate.args(["--force", "--state"]).arg(path("state")).arg(path("rotation"));
+        output(&mut logrotate);
+        assert_eq!(lines(), 0, "the file is emptied");
+    }
+    let kill = Command::new("kill").arg(service.id().to_string()).status().expect("kill");
+    assert!(kill.success() && service.wait().expect("it ends").success());
+    assert_eq!(lines(), 1, "the last line of the process");
+    for name in ["decisions.log.1.gz", "decisions.log.2.gz", "decisions.log.3.gz"] {
+        assert!(path(name).exists(), "{name}");
+    }
+    let binary = env!("CARGO_BIN_EXE_sluicegate");
+    for logs in ["decisions.log*", "decisions.log* service.log"] {
+        let line = format!("zcat -f {logs} | {binary} verify -");
+        let mut verify = Command::new("sh");
+        let printed = output(verify.args(["-c", &line]).current_dir(folder.path()));
+        assert!(printed.contains("proven: 60 admissions"), "{printed}");
+    }
+    // A part of it proves nothing.
+    let line = format!("zcat -f decisions.log decisions.log.[13].gz | {binary} verify -");
+    let part = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output();
+    assert_eq!(part.expect("it ran").status.code(), Some(2));
 }
 
 #[test]

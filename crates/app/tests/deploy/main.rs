@@ -5,6 +5,7 @@
 mod alertmanager;
 #[path = "../common/mod.rs"]
 mod common;
+mod compose;
 mod files;
 mod process;
 mod prometheus;
