@@ -106,6 +106,8 @@ pub struct Plan<'a> {
     /// Time before its start at which paced work may be admitted or claimed; `None` if the work is
     /// not paced. Paced work is charged at the end of its slack, also when it is acquired.
     pub lead: Option<Span>,
+    /// True if the store may take longer to answer than a decision is allowed to.
+    pub patient: bool,
     /// The pacer that starts the work, if it spaces its real starts: [`Slack`].
     pub owner: Option<Id>,
     /// Maximum time from now to the start of a booking.
@@ -139,6 +141,7 @@ impl<'a> Plan<'a> {
             hold: query.hold,
             slack: Settings::SLACK_MIN,
             lead: query.pacing.map(|pacing| pacing.lead),
+            patient: query.patient || query.pacing.is_some(),
             owner: query.pacing.and_then(|pacing| pacing.owner),
             horizon,
             outage: OutagePolicy::Unlimited,

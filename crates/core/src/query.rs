@@ -46,6 +46,9 @@ pub struct Query<'a> {
     pub rule_scope: RuleScope,
     /// Set if the work is paced: it is admitted a little ahead of its start.
     pub pacing: Option<Pacing>,
+    /// True for work that waits anyway. The store may then take longer to answer than a decision
+    /// is allowed to.
+    pub patient: bool,
 }
 
 /// The times that a pacer needs because the store is a round trip away. See
@@ -105,6 +108,7 @@ impl<'a> Query<'a> {
             inline: Vec::new(),
             rule_scope: RuleScope::Whole,
             pacing: None,
+            patient: false,
         }
     }
 

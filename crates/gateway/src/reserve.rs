@@ -136,7 +136,9 @@ impl LimitCheck<'_> {
         &self,
         service: &Arc<Service>,
     ) -> Result<Option<Pass>, Refusal> {
-        let query = self.query(self.request_id(service, true), RuleScope::Common);
+        let mut query = self.query(self.request_id(service, true), RuleScope::Common);
+        // The request may wait for its turn, so it can wait for a distant store as well.
+        query.patient = true;
         if is_free(service, &query) {
             return Ok(None);
         }

@@ -147,6 +147,18 @@ enum Received<W: PacedWork + ?Sized> {
     TooLate(Handle),
 }
 
+/// The ways to ask for a turn that starts now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AcquireMode {
+    /// The turn may start within the lead, and has to be used in its window.
+    Paced,
+    /// The turn starts now.
+    Unpaced,
+    /// The same after the store has failed to answer. The outage policy decides if the store does
+    /// not answer within the time for a decision.
+    Outage,
+}
+
 impl Pacer {
     /// Creates a pacer with a name for log messages.
     pub fn new(service: Arc<Service>, name: String) -> Self {
@@ -230,7 +242,8 @@ impl Pacer {
     pub async fn acquire<W: PacedWork + ?Sized>(&self, work: &W, id: RequestId) -> Turn<W> {
         let mut id = id;
         for _ in 0..LATE_MAX {
-            match self.acquire_once(work, id, work.is_paced()).await {
+            let mode = if work.is_paced() { AcquireMode::Paced } else { AcquireMode::Unpaced };
+            match self.acquire_once(work, id, mode).await {
                 Ok(Received::Turn(turn)) => return turn,
                 Ok(Received::TooLate(handle)) => {
                     self.cancel(&handle).await;
@@ -242,7 +255,7 @@ impl Pacer {
                     Error::Full | Error::Conflict | Error::Gone | Error::Lost,
                 )) if id.keep.is_some() => id = self.service.request_id(),
                 Err(ServiceError::Store(Error::Full | Error::CrossSlot)) => {
-                    return self.acquire_unpaced(work).await;
+                    return self.acquire_unpaced(work, AcquireMode::Unpaced).await;
                 }
                 Err(error) => return self.failed(&error),
             }
@@ -253,8 +266,8 @@ impl Pacer {
     /// Asks for a turn without a start time, because the store can't keep a record of it: the store
     /// is full, the plan spans several slots, or the store does not answer and the outage policy
     /// decides.
-    async fn acquire_unpaced<W: PacedWork + ?Sized>(&self, work: &W) -> Turn<W> {
-        match self.acquire_once(work, self.service.request_id(), false).await {
+    async fn acquire_unpaced<W: PacedWork + ?Sized>(&self, work: &W, mode: AcquireMode) -> Turn<W> {
+        match self.acquire_once(work, self.service.request_id(), mode).await {
             Ok(Received::Turn(Turn::Later(wait))) => Turn::Later(wait.max(AGAIN)),
             Ok(Received::Turn(turn)) => turn,
             Ok(Received::TooLate(_)) => Turn::Later(AGAIN),
@@ -266,10 +279,12 @@ impl Pacer {
         &self,
         work: &W,
         id: RequestId,
-        paced: bool,
+        mode: AcquireMode,
     ) -> Result<Received<W>, ServiceError> {
+        let paced = mode == AcquireMode::Paced;
         let mut query = work.query(id);
         query.pacing = paced.then(|| self.pacing(work));
+        query.patient = mode != AcquireMode::Outage;
         let asked = self.service.now();
         let query = [query];
         let received = self.service.decide(&query, DecisionMode::Acquire, |answer| {
@@ -318,9 +333,12 @@ impl Pacer {
                 }
                 Err(ServiceError::Store(Error::Unavailable(_)))
                     if self.asks_again(&mut pause, since).await => {}
-                Err(ServiceError::Store(
-                    Error::Unavailable(_) | Error::Full | Error::CrossSlot,
-                )) => return self.acquire_unpaced(unbooked).await,
+                Err(ServiceError::Store(Error::Unavailable(_))) => {
+                    return self.acquire_unpaced(unbooked, AcquireMode::Outage).await;
+                }
+                Err(ServiceError::Store(Error::Full | Error::CrossSlot)) => {
+                    return self.acquire_unpaced(unbooked, AcquireMode::Unpaced).await;
+                }
                 Err(error) => return self.failed(&error),
             }
         }
@@ -412,7 +430,7 @@ impl Pacer {
 
     /// Returns the time until work could be booked, or `None` if it never can. Writes nothing.
     pub async fn soonest<W: PacedWork + ?Sized>(&self, work: &W) -> Option<Span> {
-        let query = [work.query(self.service.request_id())];
+        let query = [self.patient_query(work)];
         let asked = self.service.decide(&query, DecisionMode::Peek, |answer| {
             work.observe(answer);
             match answer.decision() {
@@ -440,7 +458,7 @@ impl Pacer {
         work: &W,
         span: Span,
     ) -> Result<GateClosure, ServiceError> {
-        let closed = self.service.close(&work.query(self.service.request_id()), span).await;
+        let closed = self.service.close(&self.patient_query(work), span).await;
         // Without an answer of the store, a new turn could start before the end of the pause as well.
         if closed.is_ok() {
             self.closures.count();
@@ -453,7 +471,7 @@ impl Pacer {
         &self,
         work: &W,
     ) -> Result<Option<Timestamp>, ServiceError> {
-        let query = work.query(self.service.request_id());
+        let query = self.patient_query(work);
         let read = self.service.with_plan(&query, async |store, _, plan| {
             let usage = store.usage(plan).await?;
             let gates =
@@ -462,6 +480,13 @@ impl Pacer {
             Ok(closed.max())
         });
         read.await
+    }
+
+    /// Returns a query for a call that the work can wait for longer than for a decision.
+    fn patient_query<'w, W: PacedWork + ?Sized>(&self, work: &'w W) -> Query<'w> {
+        let mut query = work.query(self.service.request_id());
+        query.patient = true;
+        query
     }
 
     /// Waits before a failed call is repeated; `since` is the time of the first attempt. Returns

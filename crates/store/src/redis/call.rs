@@ -36,8 +36,8 @@ pub(super) struct Call {
     /// Set for each charge whose oldest entry the call supplies from the cache, so that the script
     /// need not read it.
     pub(super) hinted: SmallVec<[bool; 4]>,
-    /// Set for calls of paced work, and for calls that no request waits for: they may take longer
-    /// than a decision.
+    /// Set for calls of paced work, for calls about work that was decided before, and for calls that
+    /// no request waits for: they may take longer than a decision.
     pub(super) patient: bool,
     /// Set for background calls that no request waits for. They are not counted as traffic.
     pub(super) housekeeping: bool,
@@ -196,14 +196,18 @@ pub(super) enum ReservationOperation<'a> {
 impl Call {
     /// Returns true if one script call can carry both calls. A call after `ASKING` is sent alone,
     /// because a server that is importing a slot rejects a script that also names keys it has not
-    /// received yet. Calls with long timeouts get their own batch: a decision that times out closes
-    /// the connection for the whole batch.
+    /// received yet. Calls with long timeouts get their own batch, because a batch has one timeout.
     pub(super) fn can_share_batch(&self, other: &Self) -> bool {
         self.script == other.script
             && self.slot == other.slot
             && self.patient == other.patient
             && !self.asking
             && !other.asking
+    }
+
+    /// Returns true if paced work made the call.
+    pub(super) const fn is_paced(&self) -> bool {
+        self.patient && !self.housekeeping
     }
 
     /// Returns the acquire of a plan for the fast script, or `None` if that script can't decide the
@@ -260,7 +264,7 @@ impl Call {
             arguments,
             rows,
             hinted,
-            patient: false,
+            patient: plan.patient,
             housekeeping: false,
             sent: None,
         })
@@ -321,7 +325,7 @@ impl Call {
             _ => {}
         }
         push_pacing(operation, plan, &mut body);
-        Self { patient: plan.lead.is_some(), ..Self::full(name, slot, keys, &body) }
+        Self { patient: plan.patient, ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns an operation on the record of an earlier admission. The record lists its counters,
@@ -365,7 +369,11 @@ impl Call {
             }
         };
         let housekeeping = matches!(operation, RecordOperation::RollBack(_));
-        let patient = housekeeping || matches!(operation, RecordOperation::Cancel);
+        let patient = housekeeping
+            || matches!(
+                operation,
+                RecordOperation::Cancel | RecordOperation::Release | RecordOperation::Renew
+            );
         Self { patient, housekeeping, ..Self::full(name, slot, keys, &body) }
     }
 

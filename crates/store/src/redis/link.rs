@@ -12,9 +12,15 @@
 //! | down | the connection could not be made | fails at once |
 //!
 //! While the link is down, the task keeps connecting; that is the health probe.
+//!
+//! A batch without a reply closes the connection, because it may be dead. A decision has a shorter
+//! timeout than a call of paced work, though. While paced work uses the connection, a decision that
+//! times out fails alone: its reply may still come, and is ignored. The connection is closed when the
+//! longer timeout is over, too.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +30,8 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::error::Elapsed;
+use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
 use tracing::{info, warn};
 
 use sluicegate_core::time::Clock as _;
@@ -56,6 +63,9 @@ const BATCH_INTERVAL: Span = Span::from_millis(1);
 const IN_FLIGHT_MAX_IN_CLUSTER: usize = 32;
 /// Maximum number of queued calls: more than Redis can answer within any timeout.
 const QUEUE_MAX: usize = 16_384;
+/// Time after the last call of paced work for which the connection is kept although decisions time
+/// out. Paced work calls more often than that as long as any of it waits.
+const PACED_RECENTLY: Span = Span::from_secs(2);
 /// Timeout for making a connection, including TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// First delay after a failed connection attempt; it doubles up to the maximum.
@@ -115,6 +125,8 @@ struct LinkState {
     loss: Mutex<Option<DataLoss>>,
     /// Memory and load of the server when it was last asked.
     usage: Mutex<Option<ServerUsage>>,
+    /// Time of the last call of paced work, in microseconds.
+    paced_at: AtomicU64,
     time: MonotonicClock,
 }
 
@@ -146,9 +158,10 @@ impl QueuedCall {
 #[derive(Clone, Debug)]
 pub(super) struct LinkOptions {
     pub(super) script_head: ScriptHead,
-    /// Timeout of a batch. A reply that takes longer closes the connection.
+    /// Timeout of a batch of decisions.
     pub(super) reply_timeout: Duration,
-    /// The same for a batch with a patient call, and for pings.
+    /// Timeout of a batch of patient calls, and of pings. A reply that takes longer closes the
+    /// connection.
     pub(super) patient_timeout: Duration,
     pub(super) sent: Arc<TrafficCounters>,
     /// Clock of the deadlines that [`Link::execute`] gets.
@@ -206,6 +219,7 @@ impl Link {
             refusal: AtomicU8::new(NO_REFUSAL),
             loss: Mutex::default(),
             usage: Mutex::default(),
+            paced_at: AtomicU64::new(0),
             time: options.time,
         });
         let (alive, dropped) = oneshot::channel::<()>();
@@ -278,6 +292,12 @@ impl LinkState {
 
     fn set_state(&self, state: ConnectionState) {
         self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Returns true if paced work has used the connection a short time ago.
+    fn is_paced(&self) -> bool {
+        let paced_at = Timestamp::from_micros(self.paced_at.load(Ordering::Relaxed));
+        self.time.now().since(paced_at) < PACED_RECENTLY
     }
 
     /// Stores the server's eviction policy.
@@ -473,6 +493,7 @@ impl LinkTask {
         heartbeats_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         heartbeats_due.tick().await;
         let mut heartbeat_in_flight = FuturesUnordered::new();
+        let mut ping_in_flight = FuturesUnordered::new();
         let mut last_sent = self.options.time.now();
         loop {
             while in_flight.len() < self.in_flight_max(last_sent)
@@ -482,8 +503,12 @@ impl LinkTask {
                 self.options.sent.calls.fetch_add(requested as u64, Ordering::Relaxed);
                 self.options.sent.batches.fetch_add(u64::from(requested > 0), Ordering::Relaxed);
                 let script = info.scripts.get(which);
-                in_flight.push(self.send(server, connection.clone(), header, script, which, batch));
                 last_sent = self.options.time.now();
+                if batch.iter().any(|queued| queued.call.is_paced()) {
+                    self.shared.paced_at.store(last_sent.as_micros(), Ordering::Relaxed);
+                }
+                let script = (script, which);
+                in_flight.push(self.send(server, connection.clone(), header, script, batch));
             }
             let may_send = in_flight.len() < self.in_flight_max(last_sent);
             tokio::select! {
@@ -504,17 +529,51 @@ impl LinkTask {
                         return lost;
                     }
                 }
-                _ = pings.tick(), if in_flight.is_empty() => {
-                    let mut connection = connection.clone();
-                    let ping = redis::cmd("PING");
-                    match timeout(self.options.patient_timeout, connection.send_packed_command(&ping)).await {
-                        Ok(Ok(_)) => {}
-                        Ok(Err(_)) => return CallFailure::ConnectionLost,
-                        Err(_) => return CallFailure::Timeout,
+                _ = pings.tick(), if in_flight.is_empty() && ping_in_flight.is_empty() => {
+                    ping_in_flight.push(self.ping(connection.clone()));
+                }
+                Some(answered) = ping_in_flight.next() => {
+                    if let Err(lost) = answered {
+                        return lost;
                     }
                 }
             }
         }
+    }
+
+    /// Sends a ping and waits for its reply. Other calls are sent meanwhile.
+    async fn ping(&self, mut connection: MultiplexedConnection) -> Result<(), CallFailure> {
+        let ping = redis::cmd("PING");
+        let sent = connection.send_packed_command(&ping);
+        match timeout(self.options.patient_timeout, sent).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(CallFailure::ConnectionLost),
+            Err(_) => Err(CallFailure::Timeout),
+        }
+    }
+
+    /// Waits for the reply to a batch. When `waits` ends, its callers get a timeout, and the batch is
+    /// empty. If paced work uses the connection, the reply is still awaited then, because it shows
+    /// that the connection works.
+    async fn reply(
+        &self,
+        reply: impl Future<Output = Result<Value, RedisError>>,
+        mut waits: Pin<&mut Sleep>,
+        batch: &mut Vec<QueuedCall>,
+    ) -> Result<Result<Value, RedisError>, Elapsed> {
+        let mut reply = pin!(reply);
+        let is_patient = batch.iter().any(|queued| queued.call.patient);
+        tokio::select! {
+            biased;
+            reply = reply.as_mut() => return Ok(reply),
+            () = waits.as_mut() => fail_all(std::mem::take(batch), &CallFailure::Timeout),
+        }
+        let LinkOptions { reply_timeout, patient_timeout, .. } = self.options;
+        let more = match !is_patient && self.shared.is_paced() {
+            true => patient_timeout.saturating_sub(reply_timeout),
+            false => Duration::ZERO,
+        };
+        timeout(more, reply).await
     }
 
     /// Returns the maximum number of batches in flight. It is larger if the last batch was sent a
@@ -551,31 +610,31 @@ impl LinkTask {
         server: &RedisEndpoint,
         mut connection: MultiplexedConnection,
         header: CallHeader<'_>,
-        script: &Script,
-        which: ScriptKind,
+        (script, which): (&Script, ScriptKind),
         mut batch: Vec<QueuedCall>,
     ) -> Result<(), CallFailure> {
         let is_patient = batch.iter().any(|queued| queued.call.patient);
-        let send = async {
-            let known = header.command("EVALSHA", &script.hash, &batch);
-            match run_script(&mut connection, known, &batch).await {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    // A call whose caller has stopped waiting may have been rolled back already.
-                    batch.retain(|queued| !queued.reply.is_closed());
-                    if batch.is_empty() {
-                        return Ok(Value::Array(Vec::new()));
-                    }
-                    let whole = header.command("EVAL", &script.text, &batch);
-                    run_script(&mut connection, whole, &batch).await
-                }
-                result => result,
-            }
-        };
-        let reply_timeout = match is_patient {
+        let mut waits = pin!(sleep(match is_patient {
             true => self.options.patient_timeout,
             false => self.options.reply_timeout,
-        };
-        let error = match timeout(reply_timeout, send).await {
+        }));
+        let known = header.command("EVALSHA", &script.hash, &batch);
+        let asking = batch.iter().any(|queued| queued.call.asking);
+        let known = run_script(&mut connection, known, asking);
+        let mut answer = self.reply(known, waits.as_mut(), &mut batch).await;
+        if let Ok(Err(error)) = &answer
+            && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+        {
+            // A call whose caller has stopped waiting may have been rolled back already.
+            batch.retain(|queued| !queued.reply.is_closed());
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let whole = header.command("EVAL", &script.text, &batch);
+            let whole = run_script(&mut connection, whole, asking);
+            answer = self.reply(whole, waits, &mut batch).await;
+        }
+        let error = match answer {
             Ok(Ok(value)) => {
                 let rows: Vec<usize> = batch.iter().map(|queued| queued.call.rows).collect();
                 for (queued, reply) in batch.into_iter().zip(Reply::split(which, value, rows)) {
@@ -625,9 +684,9 @@ fn fail_all(batch: Vec<QueuedCall>, failure: &CallFailure) {
 async fn run_script(
     connection: &mut MultiplexedConnection,
     command: Cmd,
-    batch: &[QueuedCall],
+    asking: bool,
 ) -> Result<Value, RedisError> {
-    if !batch.iter().any(|queued| queued.call.asking) {
+    if !asking {
         return connection.send_packed_command(&command).await.and_then(Value::extract_error);
     }
     let mut both = redis::pipe();

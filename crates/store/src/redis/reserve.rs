@@ -30,7 +30,7 @@ impl Redis {
         let attempt =
             ReserveAttempt { number: self.rollbacks.number(), fingerprint: plan.fingerprint() };
         let guard = RollbackGuard::always(self, plan, store::Attempt::Acquire(attempt.number));
-        let deadline = self.retrier.deadline();
+        let deadline = self.retrier.deadline(plan.patient);
         let mut answer =
             merge_decisions(plan, parts, self.reserve_parts(plan, parts, attempt).await);
         let admitted = answer.as_ref().is_ok_and(Decision::is_allowed);

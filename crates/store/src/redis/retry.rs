@@ -74,8 +74,12 @@ impl Retrier {
     }
 
     /// Returns the deadline of a call that starts now.
-    pub(super) fn deadline(&self) -> Timestamp {
-        self.time.now() + Span::from(self.policy.deadline)
+    pub(super) fn deadline(&self, patient: bool) -> Timestamp {
+        self.time.now() + Span::from(self.policy_of(patient).deadline)
+    }
+
+    fn policy_of(&self, patient: bool) -> RetryPolicy {
+        if patient { self.policy.patient() } else { self.policy }
     }
 
     /// Returns true if the deadline has passed.
@@ -110,8 +114,7 @@ impl Retrier {
         self.budget.earn();
         let started_at = self.time.now();
         let first = call(false);
-        let policy = if first.patient { self.policy.patient() } else { self.policy };
-        let RetryPolicy { timeout: each, retries, deadline } = policy;
+        let RetryPolicy { timeout: each, retries, deadline } = self.policy_of(first.patient);
         let call_deadline = started_at + Span::from(deadline);
         let attempts = async {
             let mut number = 0;

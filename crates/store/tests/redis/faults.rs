@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate_core::query::{Cost, Query, RequestId};
+use sluicegate_core::query::{Cost, Pacing, Query, RequestId};
 use sluicegate_core::rule::{Group, Rule};
 use sluicegate_core::ruleset::{Ruleset, Settings};
-use sluicegate_core::store::Error;
+use sluicegate_core::store::{Claim, Error, StoreFailure};
 use sluicegate_core::time::Clock as _;
 use sluicegate_core::{Decision, Id, Limit, Store};
 use sluicegate_store::MonotonicClock;
 use sluicegate_store::redis::{ConnectionState, Options, Redis, RedisEndpoint, RetryPolicy};
+use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::wait::{TIMEOUT, eventually_async, eventually_is_async};
@@ -219,6 +220,80 @@ async fn a_slow_network_is_waited_for_and_counts_once() {
         assert!(fixture.acquire(ours(id)).await.expect("a decision").is_allowed());
     }
     assert_eq!(fixture.used().await, [10]);
+}
+
+/// Redis is farther away than the timeout of a decision, and near enough for paced work.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_that_time_out_do_not_disturb_paced_work() {
+    let server = RedisServer::start(Version::System, &[]);
+    let distant = DelayProxy::start(server.port, ms(40));
+    let counting = FaultProxy::start(distant.port);
+    let retry = RetryPolicy::default();
+    let fixture = Arc::new(Fixture::with_retry(counting.port, &["100000/h"], retry));
+    fixture.up().await;
+    let connections = counting.connections();
+    let done = Arc::new(AtomicBool::new(false));
+    let deciding = {
+        let (fixture, done) = (fixture.clone(), done.clone());
+        tokio::spawn(async move {
+            let mut late = 0_u64;
+            while !done.load(Ordering::SeqCst) {
+                let query = Fixture::query(ours(u128::from(late) << 64));
+                let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+                match fixture.store.acquire(&plan).await {
+                    Err(Error::Unavailable(StoreFailure { attempt, .. })) => {
+                        if let Some(attempt) = attempt {
+                            fixture.store.give_up(&plan, attempt);
+                        }
+                        late += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            late
+        })
+    };
+    let pacing = Pacing { lead: ms(50).into(), slack: ms(50).into(), owner: None };
+    for id in 1..=100 {
+        let mut query = Fixture::query(ours(id));
+        query.pacing = Some(pacing);
+        let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+        let booked = fixture.store.book(&plan).await;
+        assert!(booked.as_ref().is_ok_and(Decision::is_allowed), "{id}: {booked:?}");
+        let claimed = fixture.store.claim(&plan, Id::from_bits(id)).await;
+        let is_claimed = matches!(claimed, Ok(Claim::Go { .. } | Claim::Rebooked { .. }));
+        assert!(is_claimed, "{id}: {claimed:?}");
+    }
+    done.store(true, Ordering::SeqCst);
+    let late = deciding.await.expect("no panic");
+    assert!(late > 20, "only {late} decisions timed out");
+    assert_eq!(counting.connections(), connections, "the connection was closed");
+    // The late charges are taken back, on the same connection.
+    eventually_is_async(|| fixture.store.pending_rollbacks(), 0).await;
+    let mut query = Fixture::query(ours(0));
+    query.patient = true;
+    let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+    let usage = fixture.store.usage(&plan).await.expect("usage");
+    assert_eq!(usage.readings[0].used, 100);
+}
+
+/// A connection that has died is noticed while paced work uses it, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_is_closed_although_paced_work_uses_it() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = FaultProxy::start(server.port);
+    let fixture = Fixture::with_retry(proxy.port, &["1000/h"], RetryPolicy::default());
+    fixture.up().await;
+    let mut query = Fixture::query(ours(1));
+    query.patient = true;
+    let plan = fixture.rules.plan(&query, fixture.clock.now()).expect("a plan");
+    eventually_async(async || fixture.store.acquire(&plan).await.is_ok()).await;
+    proxy.set(NetworkState::BlackHole);
+    let silent = fixture.acquire(ours(2)).await;
+    assert!(matches!(silent, Err(Error::Unavailable(_))), "{silent:?}");
+    eventually_is_async(|| fixture.store.state(), ConnectionState::Down).await;
+    proxy.set(NetworkState::Healthy);
+    fixture.up().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
