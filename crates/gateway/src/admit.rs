@@ -50,8 +50,9 @@ impl Gateway {
         } else {
             match route.lane.acquire().await {
                 Turn::Go(pass, window) => {
-                    line.decided = self.service.now().since(began);
-                    return Ok(joined(pass.within(window), common));
+                    let now = self.service.now();
+                    line.decided = now.since(began);
+                    return Ok(joined(pass.within(window).waiting_since(now), common));
                 }
                 Turn::Never(refusal) => return Err(refusal),
                 Turn::Unanswered(_) if route.lane.is_out() => {
@@ -68,6 +69,7 @@ impl Gateway {
         let timeout = self.time_left(route, line, route.options.wait.max.into());
         let refusal = |error| Refusal::of_wait(error, &route.key);
         let span = self.service.tracer().child("wait", SpanKind::Internal);
+        let since = self.service.now();
         let wait = span.run(async { route.lane.wait(&flow, hint, timeout).await.map_err(refusal) });
         let wait = std::pin::pin!(wait);
         let waited = with_body(wait, body, &self.body_budget).await;
@@ -80,7 +82,8 @@ impl Gateway {
         if owes_common {
             common = Box::pin(check.check_common(&self.service)).await?;
         }
-        Ok(joined(waited.admission.within(waited.window), common))
+        let pass = waited.admission.within(waited.window).waiting_since(since);
+        Ok(joined(pass, common))
     }
 
     /// Waits until a request may be sent. If the request misses its turn, it gets another one.
@@ -93,23 +96,36 @@ impl Gateway {
         if !pass.is_paced() {
             return Ok(pass);
         }
-        let began = self.service.now();
         loop {
             if let Some(late) = pass.opened().await {
                 route.lane.pacer().round_trips().started_after(late);
-                line.waited = line.waited + self.service.now().since(began);
-                route.metrics.waited(line.waited);
+                line.waited = self.service.now().since(pass.waits_since());
                 return Ok(pass);
             }
             route.lane.pacer().round_trips().started_after(pass.late());
-            pass.cancel_turn().await;
-            let left = Duration::from(route.options.wait.max).saturating_sub(line.waited.into());
-            let span = self.service.tracer().child("wait", SpanKind::Internal);
-            let waited = span.run(route.lane.wait_again(self.time_left(route, line, left))).await;
-            drop(span);
-            let waited = waited.map_err(|error| Refusal::of_wait(error, &route.key))?;
-            pass = waited.admission.within(waited.window).joined(pass);
+            pass = self.next_turn(route, pass, line).await?;
         }
+    }
+
+    /// Waits for another turn after a request has missed its own. The request keeps its charges under
+    /// the caller's limits, goes before all others, and waits until the same time as before.
+    pub(crate) async fn next_turn(
+        &self,
+        route: &Route,
+        mut pass: Pass,
+        line: &mut LogLine,
+    ) -> Result<Pass, Refusal> {
+        pass.cancel_turn().await;
+        let since = pass.waits_since();
+        line.waited = self.service.now().since(since);
+        let left = Duration::from(route.options.wait.max).saturating_sub(line.waited.into());
+        let left = self.time_left(route, line, left);
+        let span = self.service.tracer().child("wait", SpanKind::Internal);
+        let waited = span.run(route.lane.wait_again(since, left)).await;
+        drop(span);
+        let waited = waited.map_err(|error| Refusal::of_wait(error, &route.key))?;
+        line.waited = waited.took;
+        Ok(waited.admission.within(waited.window).waiting_since(since).joined(pass))
     }
 }
 

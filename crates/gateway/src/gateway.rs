@@ -234,6 +234,8 @@ impl Gateway {
         // nothing about the upstream. So the request is repeated once, even without `retries`.
         let mut may_repeat = is_idempotent;
         self.read_small_body(route, &parts, &mut body, line).await?;
+        // The pass of a request that missed its turn when it was written.
+        let mut missed = None;
 
         loop {
             // Log in before queueing: a login takes longer than a slot is valid.
@@ -262,7 +264,13 @@ impl Gateway {
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,
             };
-            let admission = self.admit(route, &check, &mut body, line);
+            let late_pass = missed.take();
+            let admission = async {
+                match late_pass {
+                    None => self.admit(route, &check, &mut body, line).await,
+                    Some(pass) => Box::pin(self.next_turn(route, pass, line)).await,
+                }
+            };
             let pass = match &mut held {
                 Some(held) => held.during(admission).await?,
                 None => admission.await?,
@@ -288,7 +296,7 @@ impl Gateway {
                 true => Body::empty(),
                 false => Body::new(upload.track(body, route.options.idle_timeout.into())),
             });
-            let (pass, answered) = match connection {
+            let (mut pass, answered) = match connection {
                 Ok(connection) => {
                     self.exchange(route, pass, connection, sent, &upload, line).await?
                 }
@@ -301,11 +309,16 @@ impl Gateway {
                     // it.
                     let refusal = upload.fault().cloned().unwrap_or(refusal);
                     line.cause = Some(cause);
-                    if !left {
-                        Box::pin(pass.give_back()).await;
-                    }
                     let again = spare.zip(kept).filter(|_| refusal.is_retryable());
                     let is_repeated = again.is_some() && (late || stale && may_repeat);
+                    if late {
+                        pass.not_sent();
+                    }
+                    if late && is_repeated {
+                        missed = Some(pass);
+                    } else if !left {
+                        Box::pin(pass.give_back()).await;
+                    }
                     if !is_repeated {
                         route.metrics.failed(&refusal);
                     }
@@ -384,6 +397,7 @@ impl Gateway {
     ) -> Result<(Pass, Result<Response<Incoming>, ForwardError>), Refusal> {
         let mut ready = Some(connection);
         let mut unsent_retries = UNSENT_RETRIES_MAX;
+        let mut is_counted = false;
         loop {
             let connection = match ready.take().filter(ReadyConnection::is_open) {
                 Some(connection) => connection,
@@ -398,7 +412,11 @@ impl Gateway {
             // Nothing after the turn may wait: the request has to be sent at once.
             pass = Box::pin(self.until_turn(route, pass, line)).await?;
             if !connection.is_open() {
+                pass.not_sent();
                 continue;
+            }
+            if pass.is_paced() && !std::mem::replace(&mut is_counted, true) {
+                route.metrics.waited(line.waited);
             }
             let began = self.service.now();
             pass.left();
@@ -424,6 +442,7 @@ impl Gateway {
             span.fail(|| failed.to_string());
             match failed {
                 ExchangeError { unsent: Some(unsent), .. } if unsent_retries > 0 => {
+                    pass.not_sent();
                     (request, unsent_retries) = (*unsent, unsent_retries - 1);
                 }
                 failed => return Ok((pass, Err(failed.into()))),

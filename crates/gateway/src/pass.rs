@@ -23,6 +23,8 @@ pub(crate) struct Pass {
     turn: Option<Handle>,
     /// Interval in which the request may be sent.
     window: Option<StartWindow>,
+    /// Time from which the request has waited for its turn, however many turns it has missed.
+    waits_since: Timestamp,
     /// Remaining amount of the tightest limit.
     pub(crate) remaining: Option<u64>,
     /// Outage policy that decided, if the store was unavailable.
@@ -43,6 +45,7 @@ impl Pass {
             handles: Vec::new(),
             turn: None,
             window: None,
+            waits_since: service.now(),
             remaining: None,
             outage: None,
             lease: None,
@@ -70,6 +73,18 @@ impl Pass {
     pub(crate) fn within(mut self, window: StartWindow) -> Self {
         self.window = Some(window);
         self
+    }
+
+    /// Sets the time from which the request has waited for its turn.
+    #[must_use]
+    pub(crate) const fn waiting_since(mut self, since: Timestamp) -> Self {
+        self.waits_since = since;
+        self
+    }
+
+    /// Returns the time from which the request has waited for its turn.
+    pub(crate) const fn waits_since(&self) -> Timestamp {
+        self.waits_since
     }
 
     /// Returns true if there is an interval in which the request may be sent.
@@ -126,6 +141,14 @@ impl Pass {
         }
         self.left = Some(self.service.now());
         self.renew_leases();
+    }
+
+    /// Marks the request as not sent after all: nothing of it has reached the upstream.
+    pub(crate) fn not_sent(&mut self) {
+        self.left = None;
+        if let Some(window) = &self.window {
+            window.take_back_start();
+        }
     }
 
     /// Renews its leases until the pass is dropped.

@@ -177,7 +177,7 @@ pub struct Waited<A> {
     pub admission: A,
     /// Interval in which the request may be sent.
     pub window: StartWindow,
-    /// Time that the request has waited.
+    /// Time that the request has waited, also for turns that it missed.
     pub took: Span,
 }
 
@@ -277,13 +277,14 @@ where
     }
 
     /// Waits for another turn after one was missed, for at most `patience`. Such a request goes
-    /// before all others.
+    /// before all others. It has waited since `since`.
     pub async fn wait_again(
         self: &Arc<Self>,
+        since: Timestamp,
         patience: Duration,
     ) -> Result<Waited<W::Admission>, WaitError<W::Refusal>> {
         let (waiter, receiver) = self.waiter(patience);
-        let since = waiter.since;
+        let waiter = Waiter { since, ..waiter };
         let place = self.come_back(waiter);
         self.wait_in(place, "", (since, receiver), patience).await
     }
@@ -527,7 +528,8 @@ where
     /// Applies the backlogs of other replicas, and refuses requests that now have to wait too long.
     fn hear(&self, backlogs: Option<Vec<Backlog>>) {
         let Some(backlogs) = backlogs else { return };
-        let too_long = self.lock().hear(&backlogs, self.pacer.service().now());
+        let now = self.pacer.service().now();
+        let too_long = self.lock().hear(&backlogs, now);
         for (waiter, wait) in too_long {
             let _ = waiter.sender.send(WaiterMessage::Closed(WaitError::Limited(wait)));
         }

@@ -27,6 +27,16 @@ pub(crate) struct OwnStarts(Mutex<HashMap<Key, Bucket>>);
 pub(crate) struct OwnStart {
     starts: Arc<OwnStarts>,
     charges: Vec<BucketCharge>,
+    /// The changed buckets, after the work has started.
+    started: Arc<Mutex<Vec<ChangedBucket>>>,
+}
+
+/// A bucket before and after the start of a piece of work.
+#[derive(Clone, Debug)]
+struct ChangedBucket {
+    key: Key,
+    before: Bucket,
+    after: Bucket,
 }
 
 #[derive(Clone, Debug)]
@@ -50,7 +60,11 @@ impl OwnStart {
             Some(BucketCharge { key: charge.key.clone(), quota, need, take })
         });
         let charges: Vec<_> = charges.collect();
-        (!charges.is_empty()).then(|| Self { starts: starts.clone(), charges })
+        (!charges.is_empty()).then(|| Self {
+            starts: starts.clone(),
+            charges,
+            started: Arc::default(),
+        })
     }
 
     /// Starts the work at `now` if it fits, otherwise returns the time at which it fits. `from` is
@@ -73,11 +87,29 @@ impl OwnStart {
         if starts.len() > COUNTERS {
             starts.retain(|_, bucket| bucket.empty_at() > now);
         }
-        for charge in &self.charges {
+        let charged = self.charges.iter().map(|charge| {
             let bucket = starts.entry(charge.key.clone()).or_default();
+            let before = bucket.clone();
             bucket.take(charge.quota, now, Slack::NONE, charge.take);
-        }
+            ChangedBucket { key: charge.key.clone(), before, after: bucket.clone() }
+        });
+        let charged = charged.collect();
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = charged;
         Ok(())
+    }
+
+    /// Takes the start back, because the work has not started after all. A bucket that other work
+    /// has been charged on since keeps the charge, so that real starts are never too close together.
+    pub(crate) fn take_back(&self) {
+        let charged =
+            std::mem::take(&mut *self.started.lock().unwrap_or_else(PoisonError::into_inner));
+        let OwnStarts(starts) = &*self.starts;
+        let mut starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
+        for ChangedBucket { key, before, after } in charged {
+            if let Some(bucket) = starts.get_mut(&key).filter(|bucket| **bucket == after) {
+                *bucket = before;
+            }
+        }
     }
 
     /// Returns true if a late start delays all later ones, because a bucket has no room to catch

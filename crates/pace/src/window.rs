@@ -127,6 +127,14 @@ impl StartWindow {
         }
     }
 
+    /// Takes back a start that did not happen: the work may start again in the same window, or give
+    /// its turn back.
+    pub fn take_back_start(&self) {
+        if let Some(own) = &self.own {
+            own.take_back();
+        }
+    }
+
     /// Waits until the work may start, and starts it. Returns the time since the window opened, or
     /// `None` if it is too late. `now` reads the clock of the node.
     pub async fn start(&self, now: impl Fn() -> Timestamp) -> Option<Span> {

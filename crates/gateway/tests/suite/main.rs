@@ -6,6 +6,7 @@ mod forwarding;
 mod framing;
 mod grpc;
 mod intermediary;
+mod late;
 mod limits;
 mod shutdown;
 mod support;

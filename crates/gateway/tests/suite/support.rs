@@ -22,6 +22,7 @@ use sluicegate_config::{
 };
 use sluicegate_core::rule::Pattern;
 use sluicegate_core::ruleset::Settings;
+use sluicegate_core::time::Clock;
 use sluicegate_core::{Group, Limiter, Rule, Ruleset, Span};
 use sluicegate_gateway::{Gateway, Metrics};
 use sluicegate_http::listener::{self, Stats};
@@ -284,6 +285,14 @@ impl Proxy {
     }
 
     pub(crate) async fn with(options: GatewayOptions, more: Vec<Group>) -> Self {
+        Self::with_clock(options, more, MonotonicClock::new()).await
+    }
+
+    pub(crate) async fn with_clock(
+        options: GatewayOptions,
+        more: Vec<Group>,
+        clock: impl Clock + 'static,
+    ) -> Self {
         let mut groups = more;
         for route in options.routes.iter().filter(|r| !r.limits.is_empty() || r.learn.is_some()) {
             let key = options.route_key(route);
@@ -296,7 +305,7 @@ impl Proxy {
         }
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
-        let service = Arc::new(Service::new(limiter, MonotonicClock::new(), Vec::new()));
+        let service = Arc::new(Service::new(limiter, clock, Vec::new()));
         let metrics = Registry::default();
         let gateway = Gateway::new(&options, service, Metrics::new(&metrics));
         let gateway = gateway.expect("a gateway");

@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use self::clock::RuntimeClock;
-use crate::{Lane, LaneOptions, PacedWork, Pacer, WaitError, Waited};
+use crate::{Lane, LaneOptions, PacedWork, Pacer, StartAttempt, WaitError, Waited};
 
 type Store = SwitchableStore<Memory<RuntimeClock>>;
 type TestLane = Arc<Lane<TestWork>>;
@@ -91,6 +91,7 @@ impl PacedWork for TestWork {
 /// A request that waits for its turn and is sent in its window. Returns the time at which it was
 /// sent, or `None` if it got no turn.
 async fn send(lane: TestLane, flow: &str, clock: RuntimeClock) -> Option<Timestamp> {
+    let since = clock.now();
     let mut waited = lane.wait(flow, Span::ZERO, MINUTE).await.ok()?;
     loop {
         if waited.window.start(|| clock.now()).await.is_some() {
@@ -98,7 +99,7 @@ async fn send(lane: TestLane, flow: &str, clock: RuntimeClock) -> Option<Timesta
             return Some(clock.now());
         }
         drop(waited);
-        waited = lane.wait_again(MINUTE).await.ok()?;
+        waited = lane.wait_again(since, MINUTE).await.ok()?;
     }
 }
 
@@ -324,7 +325,7 @@ async fn a_request_that_is_held_up_until_its_turn_is_over_gets_the_next() {
             sleep(Duration::from_millis(300)).await;
             assert!(waited.window.is_over(clock.now()));
             drop(waited);
-            let mut waited = lane.wait_again(MINUTE).await.expect("another");
+            let mut waited = lane.wait_again(clock.now(), MINUTE).await.expect("another");
             waited.window.start(|| clock.now()).await.expect("it is not too late");
             waited.admission.left();
             (waited.took, clock.now())
@@ -346,7 +347,7 @@ async fn a_second_wait_that_ends_early_gives_its_booking_back() {
     let lane = world.lane();
     go(&lane).await.expect("the first");
     let began = world.clock.now();
-    let refusal = lane.wait_again(Duration::from_millis(100)).await.err();
+    let refusal = lane.wait_again(began, Duration::from_millis(100)).await.err();
     assert!(matches!(refusal, Some(WaitError::Limited(_))), "{refusal:?}");
     go(&lane).await.expect("the next");
     let waited = millis(began, world.clock.now());

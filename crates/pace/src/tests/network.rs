@@ -135,7 +135,7 @@ async fn a_start_that_is_late_delays_the_next_one_on_its_replica() {
         second.admission.left();
         (late, clock.now())
     });
-    let mut first = lane.wait_again(MINUTE).await.expect("a turn");
+    let mut first = lane.wait_again(clock.now(), MINUTE).await.expect("a turn");
     // Held up until the last moment.
     while !first.window.is_over(clock.now() + Span::from_millis(1)) {
         sleep(Duration::from_millis(1)).await;
@@ -147,6 +147,30 @@ async fn a_start_that_is_late_delays_the_next_one_on_its_replica() {
     assert!(late > Span::ZERO && next_late > Span::ZERO, "{late} {next_late}");
     went.push(at);
     world.prove(&went);
+}
+
+/// A connection that turns out to be closed used to cost a second turn.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_did_not_happen_may_be_repeated_in_the_same_window() {
+    let mut world = World::new("10/s smooth");
+    world.network = network(20, 0);
+    let lane = world.lane();
+    world.all(std::slice::from_ref(&lane), 3).await;
+    let waited = lane.wait("", Span::ZERO, MINUTE).await.expect("a turn");
+    waited.window.start(|| world.clock.now()).await.expect("it is not too late");
+    // Nothing was sent.
+    waited.window.take_back_start();
+    sleep(Duration::from_millis(1)).await;
+    let again = waited.window.try_start(world.clock.now());
+    assert!(matches!(again, StartAttempt::Started(_)), "{again:?}");
+    let at = world.clock.now();
+    // The next one keeps its distance from the start that did happen.
+    let mut next = lane.wait("", Span::ZERO, MINUTE).await.expect("a turn");
+    next.window.start(|| world.clock.now()).await.expect("it is not too late");
+    next.admission.left();
+    let distance = world.clock.now().since(at);
+    assert!(distance >= Span::from_millis(100), "{distance}");
+    assert!(distance < Span::from_millis(150), "{distance}: a turn was lost");
 }
 
 #[tokio::test(start_paused = true)]
