@@ -260,6 +260,7 @@ impl Gateway {
                 key: &route.key,
                 limited: !route.options.limits.is_empty(),
                 served_within: route.options.wait.max + route.options.timeout,
+                lease_times: &route.lease_times,
                 caller: &caller,
                 dimensions: &settings.dimensions,
                 headers: &parts.headers,

@@ -35,6 +35,8 @@ pub(crate) struct Pass {
     left: Option<Timestamp>,
     /// Times of the leases that the turn holds.
     lease_times: Option<Arc<LeaseTimes>>,
+    /// Times of its other leases, and the time since which it holds them.
+    other_leases: Option<(Arc<LeaseTimes>, Timestamp)>,
     renewal: Option<AbortHandle>,
 }
 
@@ -51,6 +53,7 @@ impl Pass {
             lease: None,
             left: None,
             lease_times: None,
+            other_leases: None,
             renewal: None,
         }
     }
@@ -66,6 +69,11 @@ impl Pass {
     pub(crate) fn set_turn(&mut self, handle: Option<Handle>, lease_times: &Arc<LeaseTimes>) {
         self.turn = handle;
         self.lease_times = self.lease.map(|_| lease_times.clone());
+    }
+
+    /// Records in `times` how long the pass holds its leases, which are not those of a turn.
+    pub(crate) fn time_leases(&mut self, times: &Arc<LeaseTimes>) {
+        self.other_leases = self.lease.map(|_| (times.clone(), self.service.now()));
     }
 
     /// Sets the interval in which the request may be sent.
@@ -128,6 +136,7 @@ impl Pass {
         debug_assert!(other.turn.is_none());
         self.handles.append(&mut other.handles);
         self.lease = self.lease.into_iter().chain(other.lease).min();
+        self.other_leases = other.other_leases.take();
         debug_assert!(self.renewal.is_none());
         self.renewal = other.renewal.take();
         self
@@ -204,6 +213,7 @@ impl Drop for Pass {
         let (handles, service) = (self.end(), self.service.clone());
         let leased = self.lease.is_some();
         let (left, lease_times) = (self.left, self.lease_times.take());
+        let other_leases = self.other_leases.take();
         if handles.is_empty() || left.is_some() && !leased {
             return;
         }
@@ -219,6 +229,9 @@ impl Drop for Pass {
             }
             if let Some(times) = lease_times {
                 times.ended(left.map(|left| service.now().since(left)));
+            }
+            if let Some((times, since)) = other_leases {
+                times.ended(left.map(|_| service.now().since(since)));
             }
         };
         // Outside of a runtime the process is ending; what is not refunded expires.

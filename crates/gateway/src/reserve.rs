@@ -28,8 +28,8 @@ use crate::refusal::{HitRule, Refusal};
 /// Time beyond the longest wait and the upstream's timeout during which a reservation can be refunded.
 const REFUND_MARGIN: Span = Span::from_secs(60);
 
-/// Maximum retry time of a request that found no free lease: a lease may end at any time.
-const LEASE_RETRY: Span = Span::from_secs(1);
+/// Assumed time for which a request holds a lease, until the first one of the route has ended.
+const LEASE_ASSUMED: Span = Span::from_secs(1);
 
 /// The requests of one route, which wait for the upstream's limits.
 pub(crate) struct RouteWork {
@@ -62,7 +62,7 @@ impl PacedWork for RouteWork {
     }
 
     fn refused(&self, answer: &Answer<'_, '_>) -> Refusal {
-        refused(answer)
+        refused(answer, &self.lease_times)
     }
 }
 
@@ -88,6 +88,8 @@ pub(crate) struct LimitCheck<'a> {
     pub(crate) limited: bool,
     /// Longest time that a request waits for its turn and its answer, after which it may be refunded.
     pub(crate) served_within: Span,
+    /// Times for which requests held the leases that this check gave them.
+    pub(crate) lease_times: &'a Arc<LeaseTimes>,
     /// Caller that the token belongs to.
     pub(crate) caller: &'a Caller,
     /// Dimensions and the header fields that they are read from.
@@ -157,8 +159,12 @@ impl LimitCheck<'_> {
         let query = [query];
         let decided =
             service.decide(&query, DecisionMode::Acquire, |answer| match answer.decision() {
-                Decision::Allow(_) => Ok(admitted(service, answer, handle(answer))),
-                _ => Err(refused(answer)),
+                Decision::Allow(_) => {
+                    let mut pass = admitted(service, answer, handle(answer));
+                    pass.time_leases(self.lease_times);
+                    Ok(pass)
+                }
+                _ => Err(refused(answer, self.lease_times)),
             });
         decided.await.map_err(failed)?
     }
@@ -186,11 +192,20 @@ fn handle(answer: &Answer<'_, '_>) -> Option<Handle> {
     answer.plan().needs_record().then(|| answer.plan().handle())
 }
 
-fn refused(answer: &Answer<'_, '_>) -> Refusal {
-    // The store only knows when a lease expires if nobody renews it.
-    let is_lease = answer.hit().is_some_and(|hit| matches!(hit.charge.meter, Meter::Leases(_)));
-    let retry_after =
-        answer.retry_after().map(|span| if is_lease { span.min(LEASE_RETRY) } else { span });
+fn refused(answer: &Answer<'_, '_>, lease_times: &LeaseTimes) -> Refusal {
+    let leases = answer.hit().and_then(|hit| match hit.charge.meter {
+        Meter::Leases(quota) => Some(quota.limit),
+        _ => None,
+    });
+    let retry_after = match leases {
+        // The store only knows when a lease expires if nobody renews it. The first of several leases
+        // ends after a part of the time for which each is held.
+        Some(leases) => {
+            let held = lease_times.mean().unwrap_or(LEASE_ASSUMED);
+            Some(Span::from_micros(held.as_micros() / leases.max(1)))
+        }
+        None => answer.retry_after(),
+    };
     let rule = answer.hit().map(|hit| HitRule::of(hit.charge.rule()));
     match answer.decision() {
         Decision::Closed(_) => Refusal::StoreUnavailable,

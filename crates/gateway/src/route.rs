@@ -11,7 +11,7 @@ use sluicegate_config::{GatewayOptions, RouteOptions};
 use sluicegate_http::upstream::{
     CaError, ClientOptions, ConnectionPool, CredentialsError, Signer, Upstream, is_address,
 };
-use sluicegate_pace::{Lane, LaneOptions, Pacer};
+use sluicegate_pace::{Lane, LaneOptions, LeaseTimes, Pacer};
 use sluicegate_service::Service;
 use sluicegate_vendors::{AdviceContext, UpstreamResponse};
 use tokio::time::timeout;
@@ -32,6 +32,8 @@ pub(crate) struct Route {
     /// Value of the [`ROUTE`](sluicegate_config::ROUTE) dimension.
     pub(crate) key: String,
     pub(crate) lane: Arc<Lane<RouteWork>>,
+    /// Times for which requests held leases that are not those of a turn in the lane.
+    pub(crate) lease_times: Arc<LeaseTimes>,
     pub(crate) target: target::Upstream,
     pub(crate) upstream: Upstream,
     /// The connections to the address of the upstream.
@@ -113,6 +115,7 @@ impl Route {
             options: options.clone(),
             key,
             lane,
+            lease_times: before.map_or_else(Arc::default, |before| before.lease_times.clone()),
             target,
             upstream,
             pool,

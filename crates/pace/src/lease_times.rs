@@ -43,7 +43,7 @@ impl LeaseTimes {
     }
 
     /// Returns the mean time for which work holds a lease, or `None` before the first has ended.
-    pub(crate) fn mean(&self) -> Option<Span> {
+    pub fn mean(&self) -> Option<Span> {
         let mean = self.mean_us.load(Ordering::Relaxed);
         (mean > 0).then(|| Span::from_micros(mean))
     }

@@ -293,6 +293,50 @@ async fn retry_after_of_a_missing_slot_is_not_the_whole_lease() {
     }
 }
 
+/// It was one second at most, however long requests take.
+#[tokio::test]
+async fn retry_after_of_a_missing_slot_is_the_time_that_requests_hold_one() {
+    let upstream = Upstream::start().await;
+    let tenant = Rule::new("TENANT", ["1 concurrent".parse().expect("a limit")]);
+    let tenant = Group::new("tenant", [tenant.per(&["tenantId"])]);
+    let of_route = limited(upstream.address, "1 concurrent", Duration::ZERO);
+    for (to, groups) in [(of_route, Vec::new()), (route(upstream.address), vec![tenant])] {
+        let proxy = Proxy::with(options(vec![to]), groups).await;
+        let ask = |path: &'static str| {
+            let request = proxy.request("GET", path).header("x-tenant-id", "a");
+            async { proxy.send(request, "").await }
+        };
+        // The first request takes more than 3 s.
+        let before = upstream.count();
+        let (first, ()) = tokio::join!(ask("/held"), async {
+            eventually_is_async(|| upstream.count(), before + 1).await;
+            tokio::time::sleep(Duration::from_millis(3_100)).await;
+            upstream.held.add_permits(1);
+        });
+        assert_eq!(first.status, 200);
+        // The second one has to wait until the slot is free: a separate task releases it.
+        let (second, third) = tokio::join!(
+            async {
+                loop {
+                    let second = ask("/held").await;
+                    if second.status == 200 {
+                        break second;
+                    }
+                }
+            },
+            async {
+                eventually_is_async(|| upstream.count(), before + 2).await;
+                let third = ask("/").await;
+                upstream.held.add_permits(1);
+                third
+            }
+        );
+        assert_eq!((second.status, third.status), (200, 429));
+        let retry: u64 = third.headers["retry-after"].to_str().expect("text").parse().expect("s");
+        assert!(retry >= 4, "{retry}");
+    }
+}
+
 /// The wait for a turn of the route may be longer than a lease under the limits of the caller.
 #[tokio::test]
 async fn a_slot_of_the_caller_is_kept_while_its_request_waits_for_a_turn() {
