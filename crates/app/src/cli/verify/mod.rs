@@ -54,7 +54,7 @@ was killed or is still running: its log is proven up to its last line, and later
 If the store counted an admission shortly before that line which has no line of its own, a decision was
 still in progress: the log is then proven up to 10 s before its last line.
 
-Exit code: 0 proven, 1 a limit was exceeded, 2 not provable (incomplete or invalid log)";
+Exit code: 0 proven, 1 a limit was exceeded, 2 not proven (incomplete or invalid log)";
 
 #[derive(Args)]
 pub(super) struct Verify {
