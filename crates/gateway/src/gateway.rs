@@ -179,7 +179,7 @@ impl Gateway {
 
     async fn handle(State(gateway): State<Arc<Self>>, request: Request) -> Response<Body> {
         let settings = gateway.settings.load_full();
-        let grpc = grpc::content_type(request.headers());
+        let grpc = sluicegate_service::grpc::content_type(request.headers());
         let service = gateway.service.clone();
         let mut line = PendingLine::new(gateway.line(&settings, &request), service);
         let span = line.span.clone();

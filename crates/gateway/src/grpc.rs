@@ -1,5 +1,4 @@
-//! Rejections for gRPC callers. A gRPC client ignores the HTTP status and body of a response, so it
-//! gets a response that consists only of a gRPC status ("trailers-only").
+//! Rejections for gRPC callers: see [`sluicegate_service::grpc`].
 //!
 //! | rejection | gRPC status |
 //! |---|---|
@@ -18,52 +17,27 @@
 //! retry policy respect.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use axum::http::{HeaderName, HeaderValue, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD;
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use sluicegate_core::Span;
+use sluicegate_service::grpc;
 
 use crate::refusal::Refusal;
 
-const STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-/// Characters of a message that gRPC wants encoded: all but printable ASCII, and the percent sign.
-const ENCODED: AsciiSet = CONTROLS.add(b'%');
 /// Domain of our error codes in `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "sluicegate";
-
-/// Returns the media type of a gRPC request, or `None` if the request is not gRPC.
-pub(crate) fn content_type(headers: &HeaderMap) -> Option<HeaderValue> {
-    let value = headers.get(header::CONTENT_TYPE)?;
-    let essence = value.to_str().ok()?.split(';').next()?.trim();
-    let rest = essence.get(..16).filter(|start| start.eq_ignore_ascii_case("application/grpc"));
-    let rest = rest.and_then(|_| essence.get(16..))?;
-    // Also gRPC-Web, which reads a status in the header like gRPC.
-    let is_grpc = rest.is_empty() || rest.starts_with('+') || rest.starts_with("-web");
-    HeaderValue::from_str(essence).ok().filter(|_| is_grpc)
-}
 
 /// Returns the response for a gRPC caller.
 pub(crate) fn response(refusal: &Refusal, content_type: HeaderValue) -> Response<Body> {
     let (status, message) = (code(refusal), refusal.to_string());
-    let encoded = utf8_percent_encode(&message, &ENCODED).to_string();
     let retry_after = refusal.retry_after();
     let details = details(status, &message, refusal.code().1, retry_after);
     let mut response = Response::new(Body::empty());
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, content_type);
-    headers.insert(STATUS, HeaderValue::from(status));
-    if let Ok(encoded) = HeaderValue::from_str(&encoded) {
-        headers.insert(MESSAGE, encoded);
-    }
+    *response.headers_mut() = grpc::refusal(status, &message, retry_after, content_type);
     if let Ok(details) = HeaderValue::try_from(BASE64_STANDARD_NO_PAD.encode(details)) {
-        headers.insert(DETAILS, details);
-    }
-    if let Some(span) = retry_after {
-        headers.insert(PUSHBACK, HeaderValue::from(span.as_micros().div_ceil(1_000)));
+        response.headers_mut().insert(DETAILS, details);
     }
     response
 }
@@ -142,24 +116,6 @@ mod tests {
     use super::*;
     use crate::refusal::HitRule;
     use tonic_types::StatusExt as _;
-
-    #[test]
-    fn only_grpc_requests_get_a_grpc_status() {
-        for (sent, expected) in [
-            ("application/grpc", Some("application/grpc")),
-            ("application/grpc+proto", Some("application/grpc+proto")),
-            ("Application/gRPC; charset=utf-8", Some("Application/gRPC")),
-            ("application/grpc-web+proto", Some("application/grpc-web+proto")),
-            ("application/grpcish", None),
-            ("application/json", None),
-            ("application/gr", None),
-        ] {
-            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, sent.parse().unwrap())]);
-            let found = content_type(&headers);
-            assert_eq!(found.as_ref().map(|value| value.to_str().unwrap()), expected, "{sent}");
-        }
-        assert_eq!(content_type(&HeaderMap::new()), None);
-    }
 
     /// Returns the status as tonic, a gRPC library, reads it.
     fn read(refusal: &Refusal) -> tonic::Status {

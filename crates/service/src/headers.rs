@@ -18,10 +18,13 @@ pub const RETRY_AFTER: &str = "retry-after";
 pub const NAMES: [&str; 6] = [LIMIT, REMAINING, RESET, RETRY_AFTER, RATE_LIMIT_POLICY, RATE_LIMIT];
 
 const LIMIT: &str = "x-ratelimit-limit";
-const REMAINING: &str = "x-ratelimit-remaining";
+/// Name of the field with the amount that is left.
+pub const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
-const RATE_LIMIT: &str = "ratelimit";
-const RATE_LIMIT_POLICY: &str = "ratelimit-policy";
+/// Name of the field with the limits and what is left of each.
+pub const RATE_LIMIT: &str = "ratelimit";
+/// Name of the field with the limits.
+pub const RATE_LIMIT_POLICY: &str = "ratelimit-policy";
 
 /// The value of a header field.
 #[derive(Clone, Debug, PartialEq, Eq)]

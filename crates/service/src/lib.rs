@@ -6,6 +6,8 @@
 pub mod answer;
 mod audit;
 pub mod cost;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 pub mod headers;
 #[cfg(feature = "metrics")]
 pub mod metrics;

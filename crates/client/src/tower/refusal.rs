@@ -1,32 +1,13 @@
-//! Responses to requests that are not admitted. A gRPC client ignores the HTTP status and body, so it
-//! gets a response that consists only of a gRPC status ("trailers-only").
+//! Responses to requests that are not admitted.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use sluicegate_core::Span;
+use sluicegate_service::grpc;
 
 use crate::decision::Denial;
 use crate::error::{Error, ErrorKind};
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-/// Time after which gRPC libraries with a retry policy try again.
-const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-/// Characters of a message that gRPC wants encoded: all but printable ASCII, and the percent sign.
-const ENCODED: AsciiSet = CONTROLS.add(b'%');
-
-/// Returns the media type of a gRPC request, or `None` if the request is not gRPC.
-pub(super) fn grpc_content_type(headers: &HeaderMap) -> Option<HeaderValue> {
-    let value = headers.get(CONTENT_TYPE)?;
-    let rest = value.as_bytes().strip_prefix(b"application/grpc")?;
-    // Also gRPC-Web, which reads a status in the header like gRPC.
-    let is_grpc = rest.is_empty()
-        || rest.starts_with(b"+")
-        || rest.starts_with(b"-web")
-        || rest.starts_with(b";");
-    is_grpc.then(|| value.clone())
-}
 
 /// Returns the response to a denied request, without its rate-limit header fields.
 pub(super) fn denied(denial: &Denial, grpc: Option<HeaderValue>) -> Response<Bytes> {
@@ -38,12 +19,7 @@ pub(super) fn denied(denial: &Denial, grpc: Option<HeaderValue>) -> Response<Byt
         503 => 14,
         _ => 8,
     };
-    let mut response = grpc_response(code, denial.detail(), content_type);
-    if let Some(wait) = denial.retry_after() {
-        let ms = u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
-        response.headers_mut().insert(GRPC_PUSHBACK, HeaderValue::from(ms));
-    }
-    response
+    grpc_response(code, denial.detail(), denial.retry_after().map(Span::from), content_type)
 }
 
 /// Returns the response to a request that got no decision.
@@ -64,7 +40,7 @@ pub(super) fn failed(error: &Error, grpc: Option<HeaderValue>) -> Response<Bytes
         _ => "the rate limiter is not configured correctly".to_owned(),
     };
     if let Some(content_type) = grpc {
-        return grpc_response(code, &detail, content_type);
+        return grpc_response(code, &detail, None, content_type);
     }
     let mut response = json(status, serde_json::json!({ "detail": detail }).to_string());
     if status == 503 {
@@ -80,14 +56,13 @@ fn json(status: u16, body: String) -> Response<Bytes> {
     response
 }
 
-fn grpc_response(code: u16, message: &str, content_type: HeaderValue) -> Response<Bytes> {
+fn grpc_response(
+    code: u16,
+    message: &str,
+    retry_after: Option<Span>,
+    content_type: HeaderValue,
+) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, content_type);
-    headers.insert(GRPC_STATUS, HeaderValue::from(code));
-    let message = utf8_percent_encode(message, &ENCODED).to_string();
-    if let Ok(message) = HeaderValue::try_from(message) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
+    *response.headers_mut() = grpc::refusal(code, message, retry_after, content_type);
     response
 }

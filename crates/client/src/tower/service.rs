@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use sluicegate_core::query::shortened;
+use sluicegate_service::grpc;
 use tower_service::Service;
 
 use super::body::{BodyEnd, LimitedBody};
@@ -61,7 +62,7 @@ where
                 let response = inner.call(Request::from_parts(head, body)).await?;
                 return Ok(response.map(LimitedBody::unlimited));
             }
-            let grpc = refusal::grpc_content_type(&head.headers);
+            let grpc = grpc::content_type(&head.headers);
             let admission = match decide(&options, &head).await {
                 Ok(Decision::Allowed(admission)) => admission,
                 Ok(Decision::Denied(denial)) => {
