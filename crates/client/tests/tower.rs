@@ -78,6 +78,38 @@ async fn every_response_has_the_header_fields_and_a_denial_says_why() {
 }
 
 #[tokio::test]
+async fn nested_layers_write_the_fields_of_the_tightest_limit() {
+    let layer =
+        |name: &str, limit: &str| by_user(limiter([Rule::new(name).per(["userId"]).limit(limit)]));
+    let inner =
+        |limit| Router::new().route("/", get(|| ready("hello"))).layer(layer("INNER", limit));
+    let fields = |response: &Response| {
+        let headers = response.headers();
+        let names =
+            ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy", "retry-after"];
+        (response.status().as_u16(), names.map(|name| field(headers, name).to_owned()))
+    };
+    let both = "\"OUTER\";q=9;w=60, \"INNER\";q=1;w=60";
+    let app = inner("1/min").layer(layer("OUTER", "9/min"));
+    let (status, [limit, remaining, policy, _]) = fields(&get_path(&app, "/", "ann").await);
+    assert_eq!((status, &*limit, &*remaining, &*policy), (200, "1", "0", both));
+    // The denial of the inner layer keeps its fields.
+    let (status, [limit, remaining, policy, wait]) = fields(&get_path(&app, "/", "ann").await);
+    assert_eq!((status, &*limit, &*remaining, &*policy), (429, "1", "0", both));
+    assert!(wait.parse::<u64>().is_ok(), "{wait}");
+
+    let app = inner("9/min").layer(layer("OUTER", "2/min"));
+    let (status, [limit, remaining, ..]) = fields(&get_path(&app, "/", "ann").await);
+    assert_eq!((status, &*limit, &*remaining), (200, "2", "1"));
+
+    // Fields that no layer wrote, such as those of an upstream, are replaced.
+    let upstream = get(|| ready(([("x-ratelimit-remaining", "0")], "hello")));
+    let app = Router::new().route("/", upstream).layer(layer("OUTER", "9/min"));
+    let (_, [limit, remaining, ..]) = fields(&get_path(&app, "/", "ann").await);
+    assert_eq!((&*limit, &*remaining), ("9", "8"));
+}
+
+#[tokio::test]
 async fn keys_come_from_headers_addresses_paths_and_closures() {
     let rules = [
         Rule::new("ADDRESS").per(["ip"]).limit("100/min"),
@@ -204,10 +236,19 @@ async fn the_actual_cost_is_settled_when_the_body_ends() {
         .route("/", get(handler))
         .route("/unknown", get(|| ready("hello")))
         .route("/head", get(|| ready(([("x-cost", "0.005")], "hello"))))
-        .layer(by_user(budget.clone()).reserve(move |_| dollars("0.01")).settle(|response| {
-            let cost = response.headers.get("x-cost")?.to_str().ok()?;
-            Some(Cost::new().money(cost.parse().ok()?))
-        }));
+        .route(
+            "/skipped",
+            get(async |Extension(meter): Extension<CostMeter>| meter.set(Cost::new())),
+        )
+        .layer(
+            by_user(budget.clone())
+                .reserve(move |_| dollars("0.01"))
+                .settle(|response| {
+                    let cost = response.headers.get("x-cost")?.to_str().ok()?;
+                    Some(Cost::new().money(cost.parse().ok()?))
+                })
+                .skip(|request| request.uri.path() == "/skipped"),
+        );
     let response = get_path(&app, "/", "ann").await;
     assert_eq!(used().await, 10_000_000, "the estimate");
     assert_eq!(text(response).await, "the cost is known now");
@@ -216,6 +257,9 @@ async fn the_actual_cost_is_settled_when_the_body_ends() {
     assert_eq!(used().await, 6_200_000);
     assert_eq!(text(get_path(&app, "/unknown", "ann").await).await, "hello");
     assert_eq!(used().await, 16_200_000, "an estimate without an actual cost stays");
+    // The handler extracts the meter also of a request that is not limited.
+    assert_eq!(get_path(&app, "/skipped", "ann").await.status(), 200);
+    assert_eq!(used().await, 16_200_000);
 }
 
 #[tokio::test]
@@ -264,6 +308,47 @@ async fn axum_tells_the_layer_the_address_of_the_peer() {
     server.abort();
 }
 
+/// A health service of tonic behind a layer, which ends with the test.
+struct Health {
+    client: HealthClient<tonic::transport::Channel>,
+    reporter: tonic_health::server::HealthReporter,
+    server: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Health {
+    async fn start(layer: RateLimitLayer) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let server = tonic::transport::Server::builder().layer(layer).add_service(health);
+        let server = tokio::spawn(server.serve_with_incoming(incoming));
+        let channel = tonic::transport::Channel::from_shared(url).expect("a URL").connect_lazy();
+        Self { client: HealthClient::new(channel), reporter, server }
+    }
+}
+
+#[tokio::test]
+async fn tonic_clients_get_a_status_for_each_kind_of_refusal() {
+    use tonic::Code;
+    let down = Limiter::remote("http://127.0.0.1:1").build().expect("valid");
+    let banned = limiter([Rule::new("ADDRESS").per(["ip"]).limit("0")]);
+    let missing = limiter([Rule::new("USER").per(["userId"]).limit("5/min")]);
+    for (limiter, code, message) in [
+        (down, Code::Unavailable, "the rate limiter does not answer: retry later"),
+        (banned, Code::PermissionDenied, ""),
+        (missing, Code::InvalidArgument, "userId: is required"),
+    ] {
+        let layer = RateLimitLayer::new(limiter).key("ip", PeerAddress);
+        let mut health = Health::start(layer).await;
+        let request = HealthCheckRequest { service: String::new() };
+        let status = health.client.check(request).await.expect_err("refused");
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().starts_with(message), "{status}");
+        health.server.abort();
+    }
+}
+
 #[tokio::test]
 async fn tonic_is_limited_by_method_and_address_also_while_it_streams() {
     let rules = [
@@ -272,14 +357,7 @@ async fn tonic_is_limited_by_method_and_address_also_while_it_streams() {
     ];
     let limiter = Limiter::builder().group("method", rules).build().expect("valid");
     let layer = RateLimitLayer::new(limiter).key("ip", PeerAddress).key("path", Path);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let (reporter, health) = tonic_health::server::health_reporter();
-    let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let server = tonic::transport::Server::builder().layer(layer).add_service(health);
-    let server = tokio::spawn(server.serve_with_incoming(incoming));
-    let channel = tonic::transport::Channel::from_shared(url).expect("a URL").connect_lazy();
-    let mut client = HealthClient::new(channel);
+    let Health { mut client, reporter, server } = Health::start(layer).await;
     let request = || HealthCheckRequest { service: String::new() };
 
     for _ in 0..2 {

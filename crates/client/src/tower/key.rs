@@ -48,7 +48,7 @@ impl Key for Header {
     }
 }
 
-/// The address of the peer of the connection, without its port. Of an IPv6 address the first 64 bits
+/// The address of the peer of the connection, without its port. Of an IPv6 address the first 56 bits
 /// count, because a client usually has all addresses of such a network.
 ///
 /// The address is that of your proxy, if there is one: then use a [`Header`] that the proxy sets.
@@ -83,7 +83,7 @@ fn network(address: IpAddr) -> String {
         IpAddr::V4(address) => address.to_string(),
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
-            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+            format!("{}/56", Ipv6Addr::new(a, b, c, d & 0xff00, 0, 0, 0, 0))
         }
     }
 }
@@ -107,8 +107,8 @@ mod tests {
         for (address, expected) in [
             ("192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),
-            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-            ("::1", "::/64"),
+            ("2001:db8:1:2ff:3:4:5:6", "2001:db8:1:200::/56"),
+            ("::1", "::/56"),
         ] {
             assert_eq!(network(address.parse().expect(address)), expected);
         }

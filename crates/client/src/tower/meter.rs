@@ -7,7 +7,8 @@ use crate::cost::Cost;
 /// The actual cost of a request, set by its handler at any time until the body of the response ends.
 ///
 /// The layer adds it to the extensions of each request, if it was told to
-/// [`reserve`](super::RateLimitLayer::reserve) an estimate. Clones share the cost.
+/// [`reserve`](super::RateLimitLayer::reserve) an estimate. Of a request that is skipped, it charges
+/// nothing. Clones share the cost.
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {

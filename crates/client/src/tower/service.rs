@@ -12,6 +12,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Body;
 use sluicegate_core::query::shortened;
 use sluicegate_service::grpc;
+use sluicegate_service::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, REMAINING};
 use tower_service::Service;
 
 use super::body::{BodyEnd, LimitedBody};
@@ -59,6 +60,10 @@ where
         Box::pin(async move {
             let (mut head, body) = request.into_parts();
             if options.skip.as_ref().is_some_and(|skip| skip(&head)) {
+                if options.reserves {
+                    // Handlers extract it in every case. There is nothing that it could settle.
+                    head.extensions.insert(CostMeter::default());
+                }
                 let response = inner.call(Request::from_parts(head, body)).await?;
                 return Ok(response.map(LimitedBody::unlimited));
             }
@@ -68,6 +73,7 @@ where
                 Ok(Decision::Denied(denial)) => {
                     let mut response = refusal::denied(&denial, grpc);
                     write_headers(denial.headers(), response.headers_mut());
+                    response.extensions_mut().insert(Written::Denial);
                     return Ok(response.map(LimitedBody::refusal));
                 }
                 Err(error) => return Ok(refusal::failed(&error, grpc).map(LimitedBody::refusal)),
@@ -78,7 +84,11 @@ where
             }
             // If the service fails, or this future is dropped, the admission is released.
             let (mut head, body) = inner.call(Request::from_parts(head, body)).await?.into_parts();
-            write_headers(admission.headers(), &mut head.headers);
+            match head.extensions.get::<Written>().copied() {
+                None => write_headers(admission.headers(), &mut head.headers),
+                Some(inner) => merge_headers(admission.headers(), &mut head.headers, inner),
+            }
+            head.extensions.get_or_insert(Written::Admission);
             let of_head = options.settle.as_ref().and_then(|settle| settle(&head));
             let end = BodyEnd::new(admission, meter, of_head);
             Ok(Response::from_parts(head, LimitedBody::limited(body, end)))
@@ -107,6 +117,35 @@ async fn decide(options: &LayerOptions, head: &Parts) -> Result<Decision, Error>
         request = request.hold(hold);
     }
     options.limiter.acquire(request).await
+}
+
+/// Marks a response whose header fields a layer has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Admission,
+    Denial,
+}
+
+/// Adds the fields of an outer layer to those of an inner one. `RateLimit` and `RateLimit-Policy` then
+/// list the limits of both. The other fields are those of a denial, or of the layer with the least
+/// left.
+fn merge_headers(fields: &[(&'static str, String)], headers: &mut HeaderMap, inner: Written) {
+    let left = |text: &str| text.parse::<u64>().unwrap_or(u64::MAX);
+    let ours = fields.iter().find(|(name, _)| *name == REMAINING).map(|(_, value)| left(value));
+    let theirs = headers.get(REMAINING).and_then(|value| value.to_str().ok()).map(left);
+    let is_ours = inner == Written::Admission
+        && ours.is_some_and(|ours| theirs.is_none_or(|theirs| ours < theirs));
+    for (name, value) in fields {
+        let is_list = [RATE_LIMIT, RATE_LIMIT_POLICY].contains(name);
+        let joined = match headers.get(*name).and_then(|value| value.to_str().ok()) {
+            Some(inner) if is_list && inner != value => format!("{value}, {inner}"),
+            _ if !is_list && !is_ours => continue,
+            _ => value.clone(),
+        };
+        if let Ok(value) = HeaderValue::try_from(joined) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
 }
 
 fn write_headers(fields: &[(&'static str, String)], headers: &mut HeaderMap) {
