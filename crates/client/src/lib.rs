@@ -45,6 +45,7 @@
 
 mod admission;
 mod backend;
+mod background;
 mod clock;
 mod cost;
 mod decision;

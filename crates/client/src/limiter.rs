@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use crate::admission::Admission;
 use crate::backend::{Backend, Outcome};
+use crate::background::to_the_end;
 use crate::decision::Decision;
 use crate::embedded::Builder;
 use crate::error::Error;
@@ -42,6 +44,8 @@ pub struct Limiter {
 pub(crate) struct Shared {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) counters: Counters,
+    /// Number of admissions whose end is sent again.
+    pub(crate) retries: AtomicUsize,
 }
 
 impl Limiter {
@@ -69,13 +73,23 @@ impl Limiter {
 
     pub(crate) fn new(backend: impl Backend + 'static) -> Self {
         let (backend, counters) = (Box::new(backend), Counters::default());
-        Self { shared: Arc::new(Shared { backend, counters }) }
+        Self { shared: Arc::new(Shared { backend, counters, retries: AtomicUsize::new(0) }) }
     }
 
     /// Charges a request on all limits that apply to it, or on none.
+    ///
+    /// If the future is dropped before the decision arrives, the admission is released in the
+    /// background.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let request = request.into();
-        Ok(self.decision(self.shared.backend.acquire(&request).await?))
+        if self.shared.backend.ends_at_once() {
+            return Ok(self.decision(self.shared.backend.acquire(&request).await?));
+        }
+        let (limiter, request) = (self.clone(), request.into_owned());
+        to_the_end(
+            async move { Ok(limiter.decision(limiter.shared.backend.acquire(&request).await?)) },
+        )
+        .await
     }
 
     /// Returns the decision that a request would get now. Charges nothing.

@@ -46,6 +46,13 @@ pub(crate) struct InlineLimit<'a> {
     pub(crate) limit: Cow<'a, str>,
 }
 
+impl InlineLimit<'_> {
+    fn into_owned(self) -> InlineLimit<'static> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        InlineLimit { name: own(self.name), key: own(self.key), limit: own(self.limit) }
+    }
+}
+
 impl<'a> Request<'a> {
     /// Creates a request without dimensions.
     pub fn new() -> Self {
@@ -110,6 +117,19 @@ impl<'a> Request<'a> {
     pub fn wait_max(mut self, wait_max: Duration) -> Self {
         self.wait_max = Some(wait_max);
         self
+    }
+
+    /// Returns the request with texts of its own.
+    pub(crate) fn into_owned(self) -> Request<'static> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        Request {
+            dimensions: self.dimensions.into_iter().map(|(n, v)| (own(n), own(v))).collect(),
+            cost: self.cost,
+            hold: self.hold,
+            id: self.id.map(own),
+            limits: self.limits.into_iter().map(InlineLimit::into_owned).collect(),
+            wait_max: self.wait_max,
+        }
     }
 
     /// Returns the id of the request; `fresh` if it has none.

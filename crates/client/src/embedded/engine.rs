@@ -27,13 +27,13 @@ use crate::settlement::Settlement;
 /// The engine in this process.
 pub(super) struct Engine {
     pub(super) service: Arc<Service>,
-    pub(super) pacer: Pacer,
+    pub(super) pacer: Arc<Pacer>,
     pub(super) clock: TimeSource,
 }
 
 impl Engine {
     pub(super) fn new(service: Arc<Service>, clock: TimeSource) -> Self {
-        let pacer = Pacer::new(service.clone(), "library".to_owned());
+        let pacer = Arc::new(Pacer::new(service.clone(), "library".to_owned()));
         Self { service, pacer, clock }
     }
 

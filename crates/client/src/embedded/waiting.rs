@@ -10,7 +10,7 @@ use std::time::Duration;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::query::{Query, RequestId};
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
-use sluicegate_pace::{Booking, PacedWork, StartAttempt, Turn};
+use sluicegate_pace::{Booking, PacedWork, Pacer, StartAttempt, Turn};
 use sluicegate_service::answer::{Answer, store_refusal};
 use sluicegate_service::{Service, headers};
 use tokio::runtime::Handle as Runtime;
@@ -18,6 +18,7 @@ use tokio::runtime::Handle as Runtime;
 use super::engine::Engine;
 use super::outcome;
 use crate::backend::{AdmissionHandle, AllowedOutcome, Outcome};
+use crate::background::to_the_end;
 use crate::decision::{DecisionSource, Denial, Facts};
 use crate::error::Error;
 use crate::request::Request;
@@ -45,18 +46,16 @@ pub(super) async fn until_ready(engine: &Engine, request: &Request<'_>) -> Resul
     let query = request.query(fresh()?)?;
     service.limiter().rules().plan(&query, clock).map_err(Error::invalid)?;
 
-    let work = Work { request, has_local_store: engine.has_local_store() };
+    let has_local_store = engine.has_local_store();
+    let work = Arc::new(Work { request: request.clone().into_owned(), has_local_store });
     let began = clock.now();
     let is_too_long =
         |until: Timestamp| request.wait_max.is_some_and(|most| until > began + Span::from(most));
     let mut open = OpenBooking { service: service.clone(), handle: None };
     let (mut question, mut id) = (Question::Acquire, fresh()?);
     loop {
-        let turn = match question {
-            Question::Acquire => pacer.acquire(&work, id).await,
-            Question::Book => pacer.book(&work, &work, id).await,
-            Question::Claim => pacer.claim(&work, id).await,
-        };
+        let (turn, mut unheard) = ask(service, pacer, &work, question, id).await;
+        unheard.handle = None;
         let until = match turn {
             Turn::Go(admission, window) => {
                 open.handle = handle_of(&admission);
@@ -83,7 +82,7 @@ pub(super) async fn until_ready(engine: &Engine, request: &Request<'_>) -> Resul
                     return Ok(too_long(start.since(began), request));
                 }
                 (question, id) = (Question::Claim, booking);
-                Timestamp::ZERO + start.since(Timestamp::ZERO).saturating_sub(pacer.lead(&work))
+                Timestamp::ZERO + start.since(Timestamp::ZERO).saturating_sub(pacer.lead(&*work))
             }
             Turn::Later(_) | Turn::Busy(_) if question == Question::Acquire => {
                 question = Question::Book;
@@ -118,6 +117,32 @@ pub(super) async fn until_ready(engine: &Engine, request: &Request<'_>) -> Resul
     }
 }
 
+/// Asks the store. If this future is dropped before the answer arrives, what the store admits or books
+/// is given back.
+async fn ask(
+    service: &Arc<Service>,
+    pacer: &Arc<Pacer>,
+    work: &Arc<Work>,
+    question: Question,
+    id: RequestId,
+) -> (Turn<Work>, OpenBooking) {
+    let (service, pacer, work) = (service.clone(), pacer.clone(), work.clone());
+    let call = async move {
+        let turn = match question {
+            Question::Acquire => pacer.acquire(&*work, id).await,
+            Question::Book => pacer.book(&*work, &*work, id).await,
+            Question::Claim => pacer.claim(&*work, id).await,
+        };
+        let handle = match &turn {
+            Turn::Go(admission, _) => handle_of(admission.as_ref()),
+            Turn::Booked(booking) => Some(booking.handle.clone()),
+            _ => None,
+        };
+        (turn, OpenBooking { service, handle })
+    };
+    to_the_end(call).await
+}
+
 /// A booking or an admission that is given back if nobody uses it.
 struct OpenBooking {
     service: Arc<Service>,
@@ -136,12 +161,12 @@ impl Drop for OpenBooking {
 }
 
 /// The work of a request.
-struct Work<'a, 'r> {
-    request: &'a Request<'r>,
+struct Work {
+    request: Request<'static>,
     has_local_store: bool,
 }
 
-impl PacedWork for Work<'_, '_> {
+impl PacedWork for Work {
     type Admission = Box<AllowedOutcome>;
     type Refusal = Box<Denial>;
 

@@ -19,6 +19,7 @@ use super::denial_cache::DenialCache;
 use super::transport::{HttpAnswer, NoAnswer, Transport};
 use super::wire::{self, CallError, ClaimAnswer};
 use crate::backend::{AdmissionHandle, AllowedOutcome, Backend, EndMode, Operation, Outcome};
+use crate::background::to_the_end;
 use crate::cost::Cost;
 use crate::decision::{DecisionSource, Denial, Facts};
 use crate::error::{Error, ErrorKind};
@@ -148,15 +149,12 @@ impl Client {
         let shared = &*self.shared;
         let encoded = wire::request(request, Some(id));
         let asked = shared.clock.now();
-        let path = format!("/v1/book?status=429&lead={}ms", shared.lead.get().as_millis());
-        let answer = shared.ask(&path, &encoded.to_string(), true).await;
-        let booked = answer.and_then(|answer| wire::booking(&answer, shared.clock.now()));
-        let (booking, wait) = match booked {
-            Ok((Outcome::Allowed(booking), wait)) => (booking, wait),
-            Ok((denied, _)) => return Ok(Some(denied)),
+        let booked = to_the_end(self.shared.clone().book(encoded.to_string())).await;
+        let (booking, wait, mut open) = match booked {
+            Ok((Outcome::Allowed(booking), wait, open)) => (booking, wait, open),
+            Ok((denied, ..)) => return Ok(Some(denied)),
             Err(error) => return shared.decide_alone(error).map(Some),
         };
-        let mut open = OpenBooking { shared: self.shared.clone(), handle: booking.handle };
         shared.lead.measured(shared.clock.now().since(asked).into());
         let mut start = asked + wait.into();
         let mut claimant = 0;
@@ -247,6 +245,21 @@ impl Connected {
                 Err(CallError::Unavailable(error))
             }
         }
+    }
+
+    /// Books a turn. The booking is given back if the last part of the result is dropped.
+    async fn book(
+        self: Arc<Self>,
+        request: String,
+    ) -> Result<(Outcome, Duration, OpenBooking), CallError> {
+        let path = format!("/v1/book?status=429&lead={}ms", self.lead.get().as_millis());
+        let answer = self.ask(&path, &request, true).await?;
+        let (outcome, wait) = wire::booking(&answer, self.clock.now())?;
+        let handle = match &outcome {
+            Outcome::Allowed(booking) => booking.handle.clone(),
+            Outcome::Denied(_) => None,
+        };
+        Ok((outcome, wait, OpenBooking { shared: self, handle }))
     }
 
     /// Decides by the policy, because the service did not.
