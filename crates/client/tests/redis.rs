@@ -11,6 +11,7 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::delay_proxy::DelayProxy;
 use sluicegate_testkit::eventually_async;
+use sluicegate_testkit::proxy::FaultProxy;
 use sluicegate_testkit::redis::{RedisServer, Version};
 
 /// Returns a limiter with longer timeouts than in production: tests share the machine.
@@ -68,6 +69,43 @@ limits:
     let usage = first.usage(request()).await.expect("usage");
     let used: Vec<_> = usage.iter().map(|scope| scope.used).collect();
     assert_eq!(used, [0, 11_000_000]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_before_its_decision_arrives_leaves_nothing_behind() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let limits = "limits: [{name: slots, rules: [{name: SLOTS, per: [userId], limit: 1 concurrent, lease: 1h}]}]\n";
+    let near = limiter(redis.port, limits);
+    let distant = FaultProxy::start(redis.port);
+    let far = limiter(distant.port, limits);
+    let used = async |user: &str| near.usage([("userId", user)]).await.expect("usage")[0].used;
+    eventually_async(async || {
+        let decision = far.acquire([("userId", "first")]).await.expect("decided");
+        decision.source() == DecisionSource::Store
+    })
+    .await;
+    for waits in [false, true] {
+        let user = if waits { "waits" } else { "asks" };
+        // Long enough for the other limiter to see the slot.
+        distant.delay(Duration::from_secs(1));
+        let limiter = far.clone();
+        let call = tokio::spawn(async move {
+            let request = [("userId", user)];
+            let decided = if waits {
+                limiter.until_ready(request).await
+            } else {
+                limiter.acquire(request).await
+            };
+            // On a slow machine the answer may have arrived: then it is dropped with the task.
+            let _decision = decided;
+            std::future::pending::<()>().await;
+        });
+        eventually_async(async || used(user).await == 1).await;
+        call.abort();
+        assert!(call.await.expect_err("it never ends").is_cancelled());
+        distant.delay(Duration::ZERO);
+        eventually_async(async || used(user).await == 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
