@@ -127,11 +127,13 @@ def rounds(subjects: List[Subject], count: int) -> None:
 def callers(processes: Processes, url: str, seconds: float, in_flight: int) -> List[List[Subject]]:
     """Returns pairs of the bare call and our client."""
     python = [sys.executable, str(HERE / "caller.py")]
+    rust = [str(ROOT / "target/client-bench/release/rust-caller")]
     node = [str(NODE / "node_modules/.bin/node"), str(HERE / "caller.mjs")]
     pairs = [
         [("Python, http.client", [*python, "http"]), ("Python, `Limiter`", [*python, "sync"])],
         [("Python, asyncio streams", [*python, "streams"]), ("Python, `AsyncLimiter`", [*python, "async"])],
         [("Node, node:http", [*node, "http"]), ("Node, `Limiter`", [*node, "limiter"])],
+        [("Rust, hyper", [*rust, "hyper"]), ("Rust, `Limiter::remote`", [*rust, "limiter"])],
     ]
     if in_flight > 1:
         del pairs[0]  # One thread sends one call at a time.

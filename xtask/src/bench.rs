@@ -115,12 +115,13 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "clients",
-        measures: "a call by the Python and Node clients, compared with the bare HTTP call, and the ASGI middleware, compared with slowapi",
+        measures: "a call by the Rust, Python and Node clients, compared with the bare HTTP call, and the ASGI middleware, compared with slowapi",
         program: Program::Script {
             path: "bench/clients/main.py",
             builds: &[
                 "cargo build --profile dist --target-dir target/dist-build --locked --package sluicegate-cli --bin sluicegate",
                 "clients/node/node_modules/.bin/node clients/node/scripts/build.mjs",
+                "cargo build --release --target-dir target/client-bench --locked --manifest-path bench/Cargo.toml --bin rust-caller",
             ],
         },
         needs: &[
