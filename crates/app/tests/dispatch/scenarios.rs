@@ -173,7 +173,8 @@ impl TestSetup {
     /// its producer may have sent twice can have two.
     fn has_each_job_once(&self, queue: &str, count: usize) {
         let (mut jobs, mut messages) = (BTreeSet::new(), 0);
-        let peeked = self.queue(queue).peek(2 * count as u64, |message| {
+        let queue = self.queue(queue);
+        let peeked = queue.peek(2 * count as u64, |message| {
             jobs.insert(message.meta.job.to_string());
             messages += 1;
         });

@@ -25,7 +25,7 @@ use crate::broker::{ConsumeOptions, MessageSource, ReceivedMessage};
 /// Backoff between attempts to open a link; it doubles each time.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time for which messages may still arrive after Service Bus knows that the link has no credit.
+/// Time for which messages may still arrive after Service Bus has drained the link.
 const DRAIN: Duration = Duration::from_millis(50);
 
 /// A message, or an error that an operator has to fix.
@@ -223,11 +223,13 @@ impl Reader {
     /// Closes a link. Messages that arrive meanwhile are passed on, or returned if the source is dropped.
     async fn give_back(&self, open: OpenLink<Receiver>, disposer: &ReceiverDisposer) {
         let OpenLink { live, link: mut receiver, mut session } = open;
-        if !matches!(live.within(receiver.set_credit(0)).await, Ok(Ok(()))) {
+        // Service Bus uses up the credit without further messages. Without credit on our side, the
+        // library would refuse those that are on their way, and they would stay locked.
+        if !matches!(live.within(receiver.drain()).await, Ok(Ok(()))) {
             return;
         }
-        // Service Bus handles the frames of a session in order. So once it has opened another link,
-        // it knows that this one has no credit, however slow the connection is.
+        // Service Bus handles the frames of a session in order. So once it has opened another link, it
+        // sends no message on this one, however slow the connection is.
         let _ = live.within(self.queue_handle.queue.receiver_in(&mut session)).await;
         while let Ok(Ok(delivery)) =
             tokio::time::timeout(DRAIN, receiver.recv::<Body<Value>>()).await
