@@ -214,7 +214,7 @@ const SUITES: &[Suite] = &[
         name: "redis-serve",
         proves: "several `sluicegate serve` share one Redis and survive its failures; TLS, users and passwords; `sluicegate doctor` finds their problems",
         tests: Programs(&["app/redis", "app/secured", "app/mutations", "app/doctor"]),
-        needs: &[&services::REDIS],
+        needs: &[&services::REDIS, &services::RABBITMQ],
         python: None,
     },
     Suite {

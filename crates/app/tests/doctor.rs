@@ -14,6 +14,7 @@ use common::{ANYWHERE, RunningService, sluicegate};
 use serde_json::Value;
 use sluicegate_core::time::Clock as _;
 use sluicegate_queue::WallClock;
+use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version, documented_commands};
 
 /// Names of the starter files, which are also the names of the examples.
@@ -55,7 +56,6 @@ fn every_starter_file_is_valid_without_warnings() {
     }
 }
 
-#[test]
 /// The tests run the example on all brokers, so the starter file crawls every page, too.
 #[test]
 fn the_starter_file_of_the_crawler_does_what_the_example_does() {
@@ -79,6 +79,7 @@ fn the_starter_file_of_the_crawler_does_what_the_example_does() {
     assert!(section(&starter, "workers").contains("pages: {link: page}"), "{starter}");
 }
 
+#[test]
 fn an_existing_file_is_replaced_only_by_force() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("sluicegate.yaml");
@@ -373,6 +374,80 @@ fn a_redis_that_is_down_and_a_missing_queue_are_problems() {
     assert_eq!(code, Some(1), "{findings:#?}");
     let problem = &findings["queue problem"][0];
     assert!(problem.contains("jobs") && problem.contains("--create"), "{problem}");
+}
+
+#[test]
+fn a_running_service_with_tls_or_ipv6_is_recognised() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (cert, key) = write_certificate(folder.path(), 60);
+    let (cert, key) = (cert.display(), key.display());
+    let tls = format!("tls: {{cert: '{cert}', key: '{key}'}}");
+    // The certificate of the service is also the authority of its clients.
+    let mutual = format!("tls: {{cert: '{cert}', key: '{key}', client_ca: '{cert}'}}");
+    let listen = |http: &str, grpc: &str, admin: &str| {
+        format!(
+            "listen:\n  http: {{address: '{http}', {tls}}}\n  grpc: {{address: '{grpc}', {mutual}}}\n  \
+             admin: '{admin}'\n"
+        )
+    };
+    let path = folder.path().join("sluicegate.yaml");
+    std::fs::write(&path, listen("127.0.0.1:0", "127.0.0.1:0", "[::1]:0")).expect("a file");
+    let service = RunningService::with_file(&path);
+    let address = |url: &str| url.replace("http://", "");
+    let (http, grpc, admin) =
+        (address(&service.http), address(&service.grpc), address(&service.admin));
+    let (code, findings) = examine(&listen(&http, &grpc, &admin));
+    assert_eq!(code, Some(0), "{findings:#?}");
+    let warnings = &findings["port warning"];
+    assert_eq!(warnings.len(), 3, "{findings:#?}");
+    for (listener, address) in [(0, &http), (2, &admin)] {
+        let expected = format!("a Sluicegate listens on {address} already");
+        assert!(warnings[listener].contains(&expected), "{expected}: {findings:#?}");
+    }
+    assert!(warnings[1].contains("no client certificate"), "{findings:#?}");
+}
+
+#[test]
+fn a_running_broker_is_asked_for_its_login_and_queues() {
+    let rabbit = RabbitServer::start();
+    let queue = |login: &str| {
+        format!("queue: {{kind: rabbitmq, url: 'amqp://{login}@127.0.0.1:{}/%2f'}}\n", rabbit.port)
+    };
+    let worker =
+        "workers: [{provider: p, queue: jobs, results: done, handler: {command: [cat]}}]\n";
+    let config = format!("{ANYWHERE}{}{worker}", queue("guest:guest"));
+    // No queue exists yet.
+    let (code, findings) = examine(&config);
+    assert_eq!(code, Some(1), "{findings:#?}");
+    assert!(findings["broker ok"][0].starts_with("RabbitMQ: connected"), "{findings:#?}");
+    let missing = &findings["queue problem"];
+    assert_eq!(missing.len(), 2, "{findings:#?}");
+    assert!(missing[1].contains("create jobs, or start the service with --create"), "{missing:?}");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("sluicegate.yaml"), &config).expect("a file");
+    for queue in ["jobs", "done"] {
+        let arguments = ["queue", "send", queue, "{}", "--create", "--config", "sluicegate.yaml"];
+        let sent = run(folder.path(), &arguments);
+        assert_eq!(sent.0, Some(0), "{}", sent.2);
+    }
+    let (code, findings) = examine(&config);
+    assert_eq!(code, Some(0), "{findings:#?}");
+    assert!(findings["broker ok"][0].starts_with("RabbitMQ: connected"), "{findings:#?}");
+    assert_eq!(findings["queue ok"], ["done exists | ", "jobs exists | "], "{findings:#?}");
+
+    for workers in ["", worker] {
+        let (code, findings) =
+            examine(&format!("{ANYWHERE}{}{workers}", queue("guest:planted-secret")));
+        assert_eq!(code, Some(1), "{findings:#?}");
+        let problem = &findings["broker problem"][0];
+        assert!(
+            problem.starts_with("RabbitMQ: ") && problem.contains("user, password"),
+            "{problem}"
+        );
+        assert!(!problem.contains("planted-secret"), "{problem}");
+        assert!(!findings.contains_key("broker ok"), "{findings:#?}");
+    }
 }
 
 #[test]

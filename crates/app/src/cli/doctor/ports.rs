@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use sluicegate_config::{Address, Config};
+use sluicegate_config::{Address, Config, Listener};
+use ureq::tls::TlsConfig;
 
 use super::{Finding, listeners};
 
@@ -14,7 +15,7 @@ const OTHER_FILES: u64 = 256;
 pub(super) fn check(config: &Config) -> Vec<Finding> {
     let listeners = listeners(config);
     let mut findings: Vec<_> =
-        listeners.iter().map(|(option, listener)| port(option, &listener.address)).collect();
+        listeners.iter().map(|(option, listener)| port(option, listener)).collect();
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     if let Some(open_max) = open_files_max(&limits) {
         findings.push(open_files(open_max, config.server.connections_max));
@@ -40,14 +41,25 @@ fn open_files(open_max: u64, connections_max: usize) -> Finding {
     }
 }
 
-fn port(option: &str, address: &Address) -> Finding {
+fn port(option: &str, listener: &Listener) -> Finding {
+    let address = &listener.address;
     match TcpListener::bind((address.host.as_str(), address.port)) {
         Ok(_) => Finding::ok("port", format!("{option}: {address} is free")),
-        Err(error) if error.kind() == ErrorKind::AddrInUse && is_sluicegate(address) => {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && is_sluicegate(listener) => {
             Finding::warning(
                 "port",
                 format!("{option}: a Sluicegate listens on {address} already"),
                 "this is fine if it is the service of this configuration",
+            )
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse && asks_for_certificates(listener) => {
+            Finding::warning(
+                "port",
+                format!(
+                    "{option}: {address} is in use, by this service or another program: `doctor` has no \
+                     client certificate to ask it"
+                ),
+                format!("find the program with `ss -ltnp 'sport = :{}'`", address.port),
             )
         }
         Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::problem(
@@ -68,17 +80,38 @@ fn port(option: &str, address: &Address) -> Finding {
     }
 }
 
-/// Returns true if the health probe of Sluicegate answers at the address.
-fn is_sluicegate(address: &Address) -> bool {
+/// Returns true if the listener accepts only clients with a certificate.
+fn asks_for_certificates(listener: &Listener) -> bool {
+    listener.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+}
+
+/// Returns true if the health probe of Sluicegate answers at the address of a listener.
+fn is_sluicegate(listener: &Listener) -> bool {
+    // The certificate need not name the address that is asked here, and no secret is sent.
+    let tls = TlsConfig::builder().disable_verification(true).build();
     let agent: ureq::Agent = ureq::Agent::config_builder()
+        .tls_config(tls)
         .timeout_global(Some(Duration::from_secs(1)))
         .http_status_as_error(false)
         .build()
         .into();
-    let host = if address.host == "0.0.0.0" { "127.0.0.1" } else { &address.host };
-    let response = agent.get(format!("http://{host}:{}/health", address.port)).call();
+    let response = agent.get(health_url(listener)).call();
     let body = response.ok().and_then(|mut response| response.body_mut().read_to_string().ok());
     body.is_some_and(|body| body.contains("\"status\":\"healthy\""))
+}
+
+/// Returns the URL of the health probe of a listener, on this machine.
+fn health_url(listener: &Listener) -> String {
+    let scheme = if listener.tls.is_some() { "https" } else { "http" };
+    let Address { host, port } = &listener.address;
+    // The addresses of all interfaces.
+    let host = match host.as_str() {
+        "0.0.0.0" => "127.0.0.1",
+        "::" => "::1",
+        host => host,
+    };
+    let address = Address { host: host.to_owned(), port: *port };
+    format!("{scheme}://{address}/health")
 }
 
 /// Returns the soft limit of open files in the text of `/proc/self/limits`.
