@@ -36,6 +36,75 @@ fn wait_for(service: &RunningService, ready: &str) {
 const READY: &str = "{\"status\":\"ready\"}";
 const UNHEALTHY: &str = "{\"status\":\"unhealthy\",\"reason\":\"redis\"}";
 
+/// The file of the old inference limiter, with small limits.
+const OLD_LIMITS: &str = "
+rate_limits:
+  default: {limit: 3, window_ms: 3600000}
+  scopes:
+    - {type: TENANT_MODEL_TIER, limit: 2, window_ms: 3600000, tier: PREMIUM, reason: HIT_TENANT_TIER_MODEL_LIMIT}
+    - {type: TENANT_GLOBAL, limit: 4, window_ms: 3600000}
+    - {type: API_KEY_MODEL, limit: 1, window_ms: 3600000}
+    - {type: GLOBAL_MODEL, limit: 12, window_ms: 3600000}
+";
+
+/// Serves the old `config.yaml` with this section `redis` on some nodes, and uses up each of its limits by
+/// asking the nodes in turn.
+fn check_old_limits(redis: &str, nodes: usize) {
+    let config = format!("{redis}{OLD_LIMITS}");
+    let services: Vec<_> = (0..nodes).map(|_| RunningService::start(&config)).collect();
+    services.iter().for_each(|service| wait_for(service, READY));
+    let mut next = services.iter().cycle();
+    // Sends a request until it is denied; returns the number of admissions and the reason.
+    let mut exhaust = |request: Value| {
+        for admitted in 0..20 {
+            let (status, answer) = next.next().expect("a node").allow(&request);
+            assert_eq!(status, 200, "{answer}");
+            if answer["allowed"] == false {
+                return (admitted, answer["reason"].as_str().expect("a reason").to_owned());
+            }
+        }
+        panic!("{request} is never denied");
+    };
+    for (request, admitted, reason) in [
+        (json!({"userId": "ann", "modelId": "m"}), 3, "HIT_USER_MODEL_LIMIT"),
+        (json!({"userId": "bob", "modelId": "m", "apiKey": "k"}), 1, "HIT_API_KEY_MODEL_LIMIT"),
+        (
+            json!({"userId": "eve", "modelId": "m", "tenantId": "t", "modelTier": "PREMIUM"}),
+            2,
+            "HIT_TENANT_TIER_MODEL_LIMIT",
+        ),
+        (json!({"userId": "joe", "modelId": "m", "tenantId": "u"}), 3, "HIT_USER_MODEL_LIMIT"),
+        (json!({"userId": "kim", "modelId": "m", "tenantId": "u"}), 1, "HIT_TENANT_GLOBAL_LIMIT"),
+        // Ten of the twelve requests to the model are used.
+        (json!({"userId": "lea", "modelId": "m"}), 2, "HIT_GLOBAL_MODEL_LIMIT"),
+        (json!({"userId": "lea", "modelId": "other"}), 3, "HIT_USER_MODEL_LIMIT"),
+    ] {
+        let shown = request.to_string();
+        assert_eq!(exhaust(request), (admitted, reason.to_owned()), "{redis}: {shown}");
+    }
+}
+
+#[test]
+fn the_limits_of_an_old_file_hold_in_memory_on_redis_and_in_a_cluster() {
+    check_old_limits("", 1);
+    let redis = RedisServer::start(Version::System, &[]);
+    let section = |mode: bool, ports: &[u16]| {
+        let servers: Vec<_> = ports.iter().map(|port| format!("\"127.0.0.1:{port}\"")).collect();
+        // Longer than in production: tests share the machine.
+        format!(
+            "redis: {{cluster_mode: {mode}, endpoints: [{}], timeout_ms: 2000}}\n",
+            servers.join(", ")
+        )
+    };
+    check_old_limits(&section(false, &[redis.port]), 2);
+    assert!(redis.command(&["KEYS", "*USER_MODEL*"]).contains("ann"), "usage is in Redis");
+    let cluster = RedisCluster::start(3);
+    let ports: Vec<_> = cluster.primaries.iter().map(|server| server.port).collect();
+    check_old_limits(&section(true, &ports), 2);
+    let keys = cluster.primaries.iter().map(|server| server.command(&["KEYS", "*USER_MODEL*"]));
+    assert!(keys.collect::<String>().contains("ann"), "usage is in the cluster");
+}
+
 #[test]
 fn two_services_on_one_redis_admit_exactly_the_limit() {
     let redis = RedisServer::start(Version::System, &[]);
