@@ -44,7 +44,8 @@ fn the_examples_of_the_documentation_are_loaded_without_warnings() {
     let tasks = fs::read_dir(docs.join("tasks")).expect("a folder");
     let tasks = tasks.map(|entry| entry.expect("an entry").path());
     let mut examples = 0;
-    for path in tasks.chain([docs.join("configuration.md")]) {
+    let pages = ["comparison.md", "configuration.md", "queues.md"].map(|name| docs.join(name));
+    for path in tasks.chain(pages) {
         let page = fs::read_to_string(&path).expect("a page");
         let blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
         for example in blocks {
