@@ -19,9 +19,10 @@ trap 'kill $worker 2>/dev/null || true; wait 2>/dev/null || true' EXIT INT TERM
 "$SLUICEGATE" queue send "$org" "{\"type\": \"crawl_org\", \"org\": \"$ORG\"}" --create --config $config >/dev/null
 "$SLUICEGATE" serve --config $config --only worker --create --progress never >/dev/null & worker=$!
 
-# Jobs that are done, by the counters of the workers; the same three times in a row with no job in work is the end.
+# Jobs that are done, by the counters of the workers; the same for IDLE seconds with no waiting message is the end. Pub/Sub does
+# not tell how many messages wait.
 same=0 before=
-while [ $same -lt 3 ]; do
+while [ $((same * 2)) -lt "${IDLE:-6}" ]; do
     sleep 2
     kill -0 $worker 2>/dev/null || { echo "the worker has stopped: see its log above" >&2; exit 1; }
     metrics=$(curl -sf "$admin/metrics") || continue
@@ -36,4 +37,8 @@ while [ $same -lt 3 ]; do
     fi
     before=$now
 done
-"$SLUICEGATE" queue depth "$org" "$repo" "$doc" "$documents" --config $config
+if [ "${QUEUE:-}" = pubsub ]; then
+    echo "the documents are in $documents: sluicegate queue peek $documents --config $config"
+else
+    "$SLUICEGATE" queue depth "$org" "$repo" "$doc" "$documents" --config $config
+fi

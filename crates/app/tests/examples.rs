@@ -30,31 +30,35 @@ fn main() -> ExitCode {
     }
     thread::scope(|scope| {
         // It mostly waits for the windows of a minute.
-        scope.spawn(the_commands_of_the_two_tier_example_work);
+        scope.spawn(|| the_commands_of_an_example_work("two-tier-dispatch", 5));
+        scope.spawn(|| the_commands_of_an_example_work("crawler-queue", 2));
         three_replicas_keep_the_contract_of_a_vendor();
         both_kinds_of_delay_finish_every_analysis(None);
         every_repository_is_crawled_although_workers_are_killed();
-        an_organisation_is_crawled_to_its_end();
+        an_organisation_is_crawled_to_its_end(None);
         ten_questions_are_answered_and_five_get_a_retry_time(None);
         requests_of_a_user_are_allowed_until_one_is_denied(None);
         let redis = RedisServer::start(Version::System, &[]);
         requests_of_a_user_are_allowed_until_one_is_denied(Some(&redis));
         ten_questions_are_answered_and_five_get_a_retry_time(Some(&redis));
-        both_kinds_of_delay_finish_every_analysis(Some((&RabbitServer::start(), &redis)));
+        let rabbit = RabbitServer::start();
+        both_kinds_of_delay_finish_every_analysis(Some((&rabbit, &redis)));
+        an_organisation_is_crawled_to_its_end(Some((&rabbit, &redis)));
     });
     ExitCode::SUCCESS
 }
 
-/// Runs the README with RabbitMQ, Redis and the simulated provider: 1000 messages, as in C10.
-fn the_commands_of_the_two_tier_example_work() {
+/// Runs the README of an example with its simulator: that of two-tier-dispatch sends 1000 messages, as in
+/// C10.
+fn the_commands_of_an_example_work(example: &str, blocks_min: usize) {
     let bin = tempfile::tempdir().expect("a folder");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_sluicegate"), bin.path().join("sluicegate"))
         .expect("a link");
     write_program(&bin.path().join("simulators"), &format!("{} \"$@\"", simulators()));
-    let path = repository().join("examples/two-tier-dispatch/README.md");
+    let path = repository().join("examples").join(example).join("README.md");
     let page = Page::read(&std::fs::read_to_string(path).expect("the README")).expect("a page");
-    assert!(page.blocks >= 5, "{}", page.script);
-    if let Err(failure) = run("two-tier-dispatch", &page.script, bin.path()) {
+    assert!(page.blocks >= blocks_min, "{}", page.script);
+    if let Err(failure) = run(example, &page.script, bin.path()) {
         panic!("{failure}");
     }
 }
@@ -161,8 +165,9 @@ fn every_repository_is_crawled_although_workers_are_killed() {
     assert_eq!(report["jobs"], 601, "{last}");
 }
 
-/// The organisation and all queues have names of the user's own.
-fn an_organisation_is_crawled_to_its_end() {
+/// The organisation and all queues have names of the user's own, on the embedded queue or on servers. GitHub
+/// gets the token of the user.
+fn an_organisation_is_crawled_to_its_end(servers: Option<(&RabbitServer, &RedisServer)>) {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let github = simulators::GitHub {
@@ -177,6 +182,11 @@ fn an_organisation_is_crawled_to_its_end() {
     let [admin] = free_ports();
     crawl.1.env("ADMIN_PORT", admin).env("GITHUB_URL", format!("http://{address}"));
     crawl.1.env("ORG", "umbrella").env("QUEUE_FILE", folder.path().join("crawler.db"));
+    crawl.1.env("GITHUB_TOKEN", "token-of-the-test");
+    if let Some((rabbit, redis)) = servers {
+        crawl.1.env("QUEUE", "rabbitmq").env("RABBITMQ_URL", rabbit.url());
+        crawl.1.env("STORE", "redis").env("REDIS_URL", format!("redis://127.0.0.1:{}", redis.port));
+    }
     for name in ["CRAWL_ORG_QUEUE", "CRAWL_REPO_QUEUE", "GENERATE_DOC_QUEUE", "DOCUMENTS_QUEUE"] {
         crawl.1.env(name, format!("my-{}", name.to_lowercase().replace('_', "-")));
     }
@@ -185,7 +195,11 @@ fn an_organisation_is_crawled_to_its_end() {
     let mut columns = last.split_whitespace();
     assert_eq!(columns.next(), Some("my-documents-queue"), "{lines:#?}");
     assert_eq!(columns.next(), Some("120"), "{lines:#?}");
-    assert!(record.calls().len() >= 122, "two pages and 120 repositories");
+    let calls = record.calls();
+    assert!(calls.len() >= 122, "two pages and 120 repositories");
+    for call in &calls {
+        assert_eq!(call.authorization.as_deref(), Some("Bearer token-of-the-test"), "{call:?}");
+    }
 }
 
 /// Runs the script in memory, or on Redis.

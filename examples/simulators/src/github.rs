@@ -114,13 +114,17 @@ impl Running {
     async fn answer(&self, what: &str, body: Value, request: &HeaderMap) -> Response {
         let now = self.record.now();
         let etag = etag(&body);
+        let authorization = request.get(header::AUTHORIZATION);
+        let authorization =
+            authorization.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         if request.get(header::IF_NONE_MATCH).is_some_and(|known| *known == etag) {
-            self.record.add(now, what, StatusCode::NOT_MODIFIED.as_u16());
+            let status = StatusCode::NOT_MODIFIED.as_u16();
+            self.record.add_authorized(now, what, status, authorization);
             return (StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response();
         }
         let (remaining, reset) = self.take(now);
         let status = if remaining.is_none() { StatusCode::FORBIDDEN } else { StatusCode::OK };
-        self.record.add(now, what, status.as_u16());
+        self.record.add_authorized(now, what, status.as_u16(), authorization);
         tokio::time::sleep(self.github.latency).await;
         let reset = since_epoch() + reset;
         let mut headers = HeaderMap::new();

@@ -24,6 +24,8 @@ pub struct Call {
     pub job: String,
     /// Status of the response.
     pub status: u16,
+    /// The header `Authorization`, if the request had one.
+    pub authorization: Option<String>,
 }
 
 /// Statistics of the calls.
@@ -58,7 +60,18 @@ impl Record {
     }
 
     pub(crate) fn add(&self, at: Duration, job: &str, status: u16) {
-        self.lock().push(Call { at, job: job.to_owned(), status });
+        self.add_authorized(at, job, status, None);
+    }
+
+    /// Adds a call with its credentials.
+    pub(crate) fn add_authorized(
+        &self,
+        at: Duration,
+        job: &str,
+        status: u16,
+        authorization: Option<String>,
+    ) {
+        self.lock().push(Call { at, job: job.to_owned(), status, authorization });
     }
 
     /// Returns all calls so far.

@@ -13,6 +13,7 @@ use simulators::GitHub;
 use sluicegate_core::Span;
 use sluicegate_queue::{Options, Queue, ServiceBus, servicebus};
 use sluicegate_testkit::eventually_get;
+use sluicegate_testkit::ports::free_port;
 use sluicegate_testkit::pubsub::PubSubServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::servicebus::ServiceBusServer;
@@ -170,6 +171,42 @@ pub(crate) fn the_example_crawls_every_repository(setup: &CrawlerSetup) {
     }
     let report = record.report(WINDOW);
     assert_eq!((report.refused, report.failed), (0, 0), "{report:?}");
+}
+
+/// The script of the example with a broker of the user's choice, until all queues are empty. It sends
+/// the token of the user.
+pub(crate) fn the_script_crawls_an_organisation(setup: &CrawlerSetup) {
+    const ORGANISATION_SIZE: usize = 120;
+    let runtime = Runtime::new().expect("a runtime");
+    let github = GitHub {
+        repositories: ORGANISATION_SIZE,
+        limit: 5_000,
+        window: Duration::from_secs(3_600),
+        latency: Duration::ZERO,
+    };
+    let (router, record) = github.router();
+    let (address, _) = runtime.block_on(simulators::serve(0, router)).expect("a port");
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/crawler-queue/crawl.sh");
+    let mut command = Command::new(script);
+    command.envs(setup.environment(&format!("http://{address}")));
+    command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
+    command.env("SLUICEGATE", env!("CARGO_BIN_EXE_sluicegate")).env("ORG", "umbrella");
+    command.env("GITHUB_TOKEN", "token-of-the-test").env("ADMIN_PORT", free_port().to_string());
+    let output = command.output().expect("it ran");
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}\n{out}{err}", output.status);
+    let done = |line: &&str| line.ends_with("0 dead letters, 0 waiting");
+    let last = out.lines().rfind(done).unwrap_or_else(|| panic!("{out}{err}"));
+    let jobs = last.split_once(" jobs done").and_then(|(jobs, _)| jobs.parse::<usize>().ok());
+    // Two pages, and two jobs for each repository.
+    assert!(jobs.is_some_and(|jobs| jobs >= 2 + 2 * ORGANISATION_SIZE), "{last}");
+    let calls = record.calls();
+    let repositories: BTreeSet<_> = calls.iter().map(|call| call.job.as_str()).collect();
+    assert_eq!(repositories.len(), 1 + ORGANISATION_SIZE, "{repositories:?}");
+    for call in &calls {
+        assert_eq!(call.authorization.as_deref(), Some("Bearer token-of-the-test"), "{call:?}");
+    }
 }
 
 /// Returns the repository of a document, which is `# ` and the message of the job.

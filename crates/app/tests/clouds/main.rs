@@ -32,17 +32,20 @@ on_clouds! {
         two_tiers::a_bypassed_worker_keeps_the_limit
         two_tiers::everything_succeeds_with_a_fixed_delay
         two_tiers::everything_succeeds_booked
-        crawler::the_example_crawls_every_repository;
+        crawler::the_example_crawls_every_repository
+        crawler::the_script_crawls_an_organisation;
     servicebus:
         two_tiers::half_goes_at_once_and_half_after_the_delay
         two_tiers::a_bypassed_worker_keeps_the_limit
         two_tiers::everything_succeeds_with_a_fixed_delay
         two_tiers::everything_succeeds_booked
-        crawler::the_example_crawls_every_repository;
+        crawler::the_example_crawls_every_repository
+        crawler::the_script_crawls_an_organisation;
     sqs:
         two_tiers::half_goes_at_once_and_half_after_the_delay
         two_tiers::a_bypassed_worker_keeps_the_limit
         two_tiers::everything_succeeds_with_a_fixed_delay
         two_tiers::everything_succeeds_booked
-        crawler::the_example_crawls_every_repository;
+        crawler::the_example_crawls_every_repository
+        crawler::the_script_crawls_an_organisation;
 }
