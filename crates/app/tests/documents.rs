@@ -1,6 +1,6 @@
 //! Runs the commands of the documents: every block that is marked as `sh`, in the order of its page, in a private
-//! network, so that the ports of the pages are free and nothing leaves the machine. Other tests parse the JSON blocks
-//! and look up the anchors of links.
+//! network, so that the ports of the pages are free and nothing leaves the machine. Other tests parse the JSON blocks,
+//! look up the anchors of links, and compare the table of all commands in docs/never-run.md.
 //!
 //! | in a page | meaning |
 //! |---|---|
@@ -33,7 +33,8 @@ fn bin() -> tempfile::TempDir {
 const SKIPPED: [&str; 4] = ["target", "node_modules", ".git", ".venv"];
 
 /// Pages whose commands need programs of another suite, which runs them: `examples` and `envoy`.
-const RUN_BY_OTHERS: [&str; 2] = ["examples/two-tier-dispatch/README.md", "docs/grpc.md"];
+const RUN_BY_OTHERS: [&str; 3] =
+    ["docs/grpc.md", "examples/crawler-queue/README.md", "examples/two-tier-dispatch/README.md"];
 
 /// Returns every Markdown file below a folder.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -64,16 +65,6 @@ fn every_command_of_every_document_works() {
         }
     }
     assert!(unmarked.is_empty(), "{}", unmarked.join("\n"));
-    for (name, page) in &scripts {
-        let skipped = page.skipped.join("; ");
-        if page.blocks + page.skipped.len() > 0 {
-            println!(
-                "{name}: {} blocks run, {} not run {skipped}",
-                page.blocks,
-                page.skipped.len()
-            );
-        }
-    }
     let is_ours = |name: &str| !RUN_BY_OTHERS.contains(&name);
     let scripts = scripts.into_iter().filter(|(name, page)| page.blocks > 0 && is_ours(name));
     let waiting = Mutex::new(scripts);
@@ -93,6 +84,34 @@ fn every_command_of_every_document_works() {
     });
     let failures = failures.into_inner().expect("the failures");
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Returns the table of all pages with commands: how many blocks are run, and why others are not.
+fn table_of_commands() -> String {
+    let root = repository();
+    let mut rows = BTreeMap::new();
+    for (path, text) in texts() {
+        let name = path.strip_prefix(&root).expect("a page").display().to_string();
+        let page = Page::read(&text).unwrap_or_default();
+        if page.blocks + page.skipped.len() > 0 {
+            let reasons = page.skipped.iter().filter_map(|reason| reason.split_once(": "));
+            let mut reasons: Vec<_> = reasons.map(|(_, reason)| reason).collect();
+            reasons.dedup();
+            let (run, skipped) = (page.blocks, page.skipped.len());
+            let row =
+                format!("| [{name}](../{name}) | {run} | {skipped} | {} |\n", reasons.join("<br>"));
+            rows.insert(name, row);
+        }
+    }
+    let head = "| page | blocks run | not run | reasons |\n|---|---|---|---|\n".to_owned();
+    rows.into_values().fold(head, |table, row| table + &row)
+}
+
+#[test]
+fn the_table_of_commands_is_complete() {
+    let page = std::fs::read_to_string(repository().join("docs/never-run.md")).expect("the page");
+    let table = table_of_commands();
+    assert!(page.contains(&table), "replace the table at the end of docs/never-run.md:\n{table}");
 }
 
 /// Returns the paths of all pages below a folder of the documentation, relative to it.
