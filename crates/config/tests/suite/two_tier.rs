@@ -46,7 +46,8 @@ fn the_defaults_are_those_of_the_old_system() {
     assert_eq!(names(&config), ["openai", "gemini", "anthropic"]);
     assert_eq!(dispatch.id, "dispatcher-001");
     assert_eq!(dispatch.delay, DelayMode::Fixed(Span::from_secs(30)));
-    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (1, Some(1)));
+    // Left out, so that booked delays get as many as they need.
+    assert_eq!((dispatch.prefetch, config.workers[0].prefetch), (1, None));
     assert!(dispatch.enabled);
     assert_eq!(dispatch.source, "raw-analysis-queue");
     let queue = config.queue.as_ref().expect("a queue");
