@@ -257,3 +257,51 @@ pub struct LearnOptions {
     /// Maximum pause. Default: 1h.
     pub pause_max: Span,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the limit that spreads starts under `limits`.
+    fn spread(limits: &[&str], burst: Option<u64>, max: Span) -> Option<Limit> {
+        let limits: Vec<Limit> = limits.iter().map(|text| text.parse().expect(text)).collect();
+        let options = WaitOptions { max, depth: 1, burst, order: WaitOrder::Fifo };
+        options.spread(&limits)
+    }
+
+    #[test]
+    fn starts_are_spread_if_the_shortest_window_is_short() {
+        let minute = Span::from_secs(60);
+        for (limits, burst, expected) in [
+            // By default one at a time, up to windows of 10 s.
+            (&["25/s"][..], None, Some("25/s burst 1")),
+            (&["1000/10s"], None, Some("1000/10s burst 1")),
+            (&["1000/11s"], None, None),
+            (&["500/min"], None, None),
+            (&["100/day"], None, None),
+            // Of several windows, only the shortest.
+            (&["500/min", "25/s"], None, Some("25/s burst 1")),
+            (&["25/s", "500/min", "10000/day"], None, Some("25/s burst 1")),
+            (&["500/min", "10000/day"], None, None),
+            // Limits with a shape of their own keep it, and others are not limits of a rate.
+            (&["25/s burst 25"], None, None),
+            (&["25/s smooth"], None, None),
+            (&["25/s windowed"], None, None),
+            (&["10 concurrent"], None, None),
+            (&["10 concurrent", "25/s"], None, Some("25/s burst 1")),
+            // A burst that is set applies to every window.
+            (&["25/s"], Some(5), Some("25/s burst 5")),
+            (&["500/min"], Some(20), Some("500/min burst 20")),
+            (&["25/s burst 25"], Some(1), Some("25/s burst 1")),
+            (&["500/min", "25/s"], Some(5), Some("25/s burst 5")),
+            // As many as the limit are no spread.
+            (&["25/s"], Some(25), None),
+            (&["1/s"], None, None),
+            (&["0"], None, None),
+        ] {
+            let expected = expected.map(|text| text.parse::<Limit>().expect(text));
+            assert_eq!(spread(limits, burst, minute), expected, "{limits:?}, burst {burst:?}");
+        }
+        assert_eq!(spread(&["25/s"], None, Span::ZERO), None, "requests do not wait");
+    }
+}
