@@ -4,7 +4,9 @@
 mod blame;
 mod contract;
 mod customers;
+mod distant;
 mod failures;
+mod fleet;
 #[path = "../common/measured.rs"]
 mod measured;
 #[path = "../common/proof.rs"]

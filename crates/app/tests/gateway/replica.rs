@@ -146,6 +146,11 @@ impl Replica {
         depths.sum()
     }
 
+    /// Returns the id of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends SIGTERM.
     pub(crate) fn terminate(&self) {
         let pid = self.child.id().to_string();
@@ -219,8 +224,13 @@ pub(crate) fn get(url: &str) -> (u16, String) {
 
 /// Sends a request; returns status, Retry-After and error code. Status 0 if there is no response.
 pub(crate) fn ask(url: &str, token: &str) -> (u16, Option<u64>, String) {
+    ask_path(url, "/graphql", token)
+}
+
+/// Does the same for another path.
+pub(crate) fn ask_path(url: &str, path: &str, token: &str) -> (u16, Option<u64>, String) {
     let body = r#"{"operationName":"Diamonds","query":"{a}"}"#;
-    let request = agent().post(format!("{url}/graphql"));
+    let request = agent().post(format!("{url}{path}"));
     let request = request.header("x-internal-token", token).header(THROUGH, url);
     let Ok(mut answer) = request.send(body) else { return (0, None, String::new()) };
     let retry =
@@ -263,7 +273,7 @@ pub(crate) fn prove(limit: &str, logs: &[String], vendor: &Vendor) -> Span {
 
 /// Returns the starts for which admitted requests were booked, in order, even if they were claimed
 /// later.
-fn booked_starts(logs: &[String]) -> Vec<Timestamp> {
+pub(crate) fn booked_starts(logs: &[String]) -> Vec<Timestamp> {
     let starts = RefCell::new(Vec::new());
     proof::admits(logs, |line| {
         let start = line["start"].as_str().or(line["at"].as_str()).expect("a time");

@@ -1,51 +1,75 @@
-//! A fake vendor that records the arrival time of each request.
+//! A fake vendor that records the arrival time of each request, as the kernel sees it: `vendor.py`.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use sluicegate_core::Timestamp;
-use sluicegate_core::time::Clock;
-use sluicegate_store::MonotonicClock;
-
-use crate::replica::THROUGH;
 
 /// A vendor that runs until the end of the test.
 #[derive(Clone)]
 pub(crate) struct Vendor {
     pub(crate) port: u16,
-    arrivals: Arc<Mutex<Vec<Arrival>>>,
-    down: Arc<AtomicBool>,
+    process: Arc<Mutex<VendorProcess>>,
 }
 
-/// A received request.
-struct Arrival {
-    at: Timestamp,
-    /// Replica that forwarded it: see [`crate::replica::THROUGH`].
-    through: String,
+struct VendorProcess {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl VendorProcess {
+    fn read_line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        assert!(!line.is_empty(), "the vendor has ended");
+        line
+    }
+}
+
+impl Drop for VendorProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Vendor {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let vendor = Self { port, arrivals: Arc::default(), down: Arc::default() };
-        let accepting = vendor.clone();
-        let clock = MonotonicClock::new();
-        thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let vendor = accepting.clone();
-                thread::spawn(move || vendor.serve(stream, clock));
-            }
-        });
-        vendor
+        Self::with_arguments(&[])
+    }
+
+    /// Starts a vendor that speaks TLS.
+    pub(crate) fn with_tls(certificate: &Path, key: &Path) -> Self {
+        Self::with_arguments(&[certificate, key])
+    }
+
+    fn with_arguments(arguments: &[&Path]) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gateway/vendor.py");
+        let mut child = Command::new("python3")
+            .arg(script)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut process = VendorProcess { child, input, output };
+        let port = process.read_line().trim().parse().expect("a port");
+        Self { port, process: Arc::new(Mutex::new(process)) }
     }
 
     /// Closes every connection at the first byte.
     pub(crate) fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::SeqCst);
+        self.command(&format!("down {}", u8::from(down)));
+    }
+
+    /// Sets the head of the response to the next request.
+    pub(crate) fn answer_next(&self, head: &str) {
+        self.command(&format!("answer {}", head.replace('\n', "\\n")));
     }
 
     /// Returns the arrival times of all requests, in order.
@@ -55,56 +79,23 @@ impl Vendor {
 
     /// Returns the arrival times of requests that other replicas forwarded, in order.
     pub(crate) fn arrivals_not_through(&self, url: &str) -> Vec<Timestamp> {
-        self.arrivals_if(|arrival| arrival.through != url)
+        self.arrivals_if(|through| through != url)
     }
 
-    fn arrivals_if(&self, counts: impl Fn(&Arrival) -> bool) -> Vec<Timestamp> {
-        let arrivals = self.arrivals.lock().expect("the lock");
-        let counted = arrivals.iter().filter(|arrival| counts(arrival));
-        let mut times: Vec<_> = counted.map(|arrival| arrival.at).collect();
+    /// Returns the arrival times of requests whose header [`crate::replica::THROUGH`] counts.
+    pub(crate) fn arrivals_if(&self, counts: impl Fn(&str) -> bool) -> Vec<Timestamp> {
+        let arrivals: Vec<(u64, String)> =
+            serde_json::from_str(&self.command("arrivals")).expect("arrivals");
+        let counted = arrivals.iter().filter(|(_, through)| counts(through));
+        let mut times: Vec<_> =
+            counted.map(|(nanos, _)| Timestamp::from_micros(nanos / 1_000)).collect();
         times.sort_unstable();
         times
     }
 
-    /// Records a request and returns its number.
-    fn arrived(&self, at: Timestamp) -> usize {
-        let mut arrivals = self.arrivals.lock().expect("the lock");
-        arrivals.push(Arrival { at, through: String::new() });
-        arrivals.len() - 1
-    }
-
-    fn serve(&self, stream: TcpStream, clock: MonotonicClock) {
-        let _ = stream.set_nodelay(true);
-        let mut reader = BufReader::new(stream);
-        loop {
-            let (mut line, mut length, mut number) = (String::new(), 0, None);
-            loop {
-                line.clear();
-                if !matches!(reader.read_line(&mut line), Ok(1..)) {
-                    return;
-                }
-                if self.down.load(Ordering::SeqCst) {
-                    return;
-                }
-                let number = *number.get_or_insert_with(|| self.arrived(clock.now()));
-                let field = line.trim().to_ascii_lowercase();
-                if let Some(value) = field.strip_prefix(THROUGH).and_then(|v| v.strip_prefix(':')) {
-                    self.arrivals.lock().expect("the lock")[number].through =
-                        value.trim().to_owned();
-                }
-                if let Some(value) = field.strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap_or(0);
-                }
-                if field.is_empty() {
-                    break;
-                }
-            }
-            let mut body = vec![0; length];
-            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-            if reader.read_exact(&mut body).is_err() || reader.get_mut().write_all(answer).is_err()
-            {
-                return;
-            }
-        }
+    fn command(&self, line: &str) -> String {
+        let mut process = self.process.lock().expect("the lock");
+        writeln!(process.input, "{line}").expect("the vendor runs");
+        process.read_line()
     }
 }
