@@ -8,6 +8,7 @@ use sluicegate_core::plan::Handle;
 use sluicegate_core::query::Cost;
 use sluicegate_core::store::{Claim, EndResult, Error, GateClosure, Renewal, Usage};
 use sluicegate_core::{Decision, Id, Plan, Span, Store, Timestamp};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::runtime_now;
@@ -37,6 +38,59 @@ pub struct DistantStore<S> {
     store: S,
     network: Network,
     link: Arc<Mutex<Link>>,
+    process: Option<SimulatedProcess>,
+}
+
+/// The state of a process that uses a [`DistantStore`]: it can be suspended, and it can die.
+#[derive(Clone)]
+pub struct SimulatedProcess(watch::Sender<ProcessState>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ProcessState {
+    Running,
+    Suspended,
+    Dead,
+}
+
+impl Default for SimulatedProcess {
+    fn default() -> Self {
+        Self(watch::Sender::new(ProcessState::Running))
+    }
+}
+
+impl SimulatedProcess {
+    /// Suspends the process, as SIGSTOP does.
+    pub fn suspend(&self) {
+        self.0.send_replace(ProcessState::Suspended);
+    }
+
+    /// Continues a suspended process, as SIGCONT does.
+    pub fn resume(&self) {
+        self.0.send_if_modified(|state| {
+            let is_suspended = *state == ProcessState::Suspended;
+            if is_suspended {
+                *state = ProcessState::Running;
+            }
+            is_suspended
+        });
+    }
+
+    /// Ends the process, as SIGKILL does.
+    pub fn kill(&self) {
+        self.0.send_replace(ProcessState::Dead);
+    }
+
+    /// Returns true if the process is neither suspended nor dead.
+    pub fn is_running(&self) -> bool {
+        *self.0.borrow() == ProcessState::Running
+    }
+
+    /// Waits until the process runs: not at all if it runs now, and for ever if it is dead.
+    pub async fn running(&self) {
+        let mut states = self.0.subscribe();
+        // The sender is part of `self`, so this waits for the state alone.
+        let _ = states.wait_for(|state| *state == ProcessState::Running).await;
+    }
 }
 
 /// The connection to a store.
@@ -50,7 +104,20 @@ impl<S> DistantStore<S> {
     /// Puts a network before a store. Its delays follow the seed.
     pub fn new(store: S, network: Network, seed: u64) -> Self {
         let link = Link { rng: Rng::new(seed), packets: [None; 2] };
-        Self { store, network, link: Arc::new(Mutex::new(link)) }
+        Self { store, network, link: Arc::new(Mutex::new(link)), process: None }
+    }
+
+    /// Sets the process that uses the store. While it does not run, it sends no calls and receives no
+    /// answers.
+    #[must_use]
+    pub fn used_by(self, process: SimulatedProcess) -> Self {
+        Self { process: Some(process), ..self }
+    }
+
+    async fn running(&self) {
+        if let Some(process) = &self.process {
+            process.running().await;
+        }
     }
 
     /// Waits for as long as a message takes in one direction. Messages that are sent at the same
@@ -80,9 +147,11 @@ impl<S> DistantStore<S> {
     }
 
     async fn call<T>(&self, operation: impl AsyncFnOnce(&S) -> T) -> T {
+        self.running().await;
         self.travel(0).await;
         let answer = operation(&self.store).await;
         self.travel(1).await;
+        self.running().await;
         answer
     }
 }

@@ -21,7 +21,7 @@ pub mod switchable_store;
 pub mod wait;
 
 pub use clock::ManualClock;
-pub use distant_store::{DistantStore, Network};
+pub use distant_store::{DistantStore, Network, SimulatedProcess};
 pub use queue::QueueSubject;
 pub use suite::StoreSubject;
 pub use switchable_store::SwitchableStore;

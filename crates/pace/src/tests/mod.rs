@@ -1,6 +1,7 @@
 //! Lanes in virtual time: replicas that share a store, requests that wait, requests that leave.
 
 mod clock;
+mod fleet;
 mod leases;
 mod network;
 mod replicas;
@@ -21,7 +22,7 @@ use sluicegate_service::Service;
 use sluicegate_service::answer::Answer;
 use sluicegate_store::memory::Capacity;
 use sluicegate_store::{AnyStore, Memory};
-use sluicegate_testkit::{DistantStore, Network, SwitchableStore};
+use sluicegate_testkit::{DistantStore, Network, SimulatedProcess, SwitchableStore};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -132,6 +133,18 @@ impl World {
     }
 
     fn distant_replica(&self, depth: usize, order: WaitOrder, seed: u64) -> TestLane {
+        let store = DistantStore::new(self.store.clone(), self.network, seed);
+        self.replica_on(store, depth, order, self.clock)
+    }
+
+    /// Returns a replica with this connection to the store and this clock.
+    fn replica_on(
+        &self,
+        store: DistantStore<Store>,
+        depth: usize,
+        order: WaitOrder,
+        clock: impl Clock + Copy + std::fmt::Debug + 'static,
+    ) -> TestLane {
         let of_route = |rule: Rule| {
             let mut rule = rule.per(&[ROUTE]).when(ROUTE, Pattern::exactly(KEY));
             rule.outage = Some(self.outage);
@@ -144,10 +157,9 @@ impl World {
         let groups = groups.into_iter().chain(spread).collect();
         let rules = Ruleset::new(groups, Settings::default());
         let capacity = Capacity { keys_max: 1_000, records_max: 100_000 };
-        let store = DistantStore::new(self.store.clone(), self.network, seed);
         let limiter = Limiter::new(rules.expect("rules"), AnyStore::custom(store))
-            .with_fallback(AnyStore::custom(Memory::with_clock(capacity, self.clock)), self.clock);
-        let service = Arc::new(Service::new(limiter, self.clock, Vec::new()));
+            .with_fallback(AnyStore::custom(Memory::with_clock(capacity, clock)), clock);
+        let service = Arc::new(Service::new(limiter, clock, Vec::new()));
         let options = LaneOptions::new(std::slice::from_ref(&self.limit), MINUTE, depth, order);
         let pacer = Pacer::new(service.clone(), KEY.to_owned());
         Lane::new(pacer, TestWork(service), options)

@@ -35,4 +35,4 @@ mod process;
 mod rng;
 mod scheduler;
 
-pub(crate) use rng::Rng;
+pub use rng::Rng;

@@ -2,10 +2,12 @@
 //! seed.
 
 /// SplitMix64: fast, and every seed is a good one.
-pub(crate) struct Rng(u64);
+#[derive(Debug)]
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// Creates a generator.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -18,20 +20,20 @@ impl Rng {
     }
 
     /// Returns a number from `low` to `high`, both included.
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         let room = u128::from(high - low) + 1;
         let scaled = (u128::from(self.next()) * room) >> 64;
         low + u64::try_from(scaled).expect("less than the room, which is a difference of two u64")
     }
 
     /// Returns an index into a list of `len` items.
-    pub(crate) fn index(&mut self, len: usize) -> usize {
+    pub fn index(&mut self, len: usize) -> usize {
         let last = u64::try_from(len - 1).expect("a list in memory");
         usize::try_from(self.between(0, last)).expect("at most the length of a list in memory")
     }
 
     /// Returns true with a probability of `per_mille` in a thousand.
-    pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
+    pub fn chance(&mut self, per_mille: u64) -> bool {
         self.between(0, 999) < per_mille
     }
 }
