@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwapOption;
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower_layer::Layer;
@@ -313,7 +313,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.require.caller(&request) {
+        let checked = self.require.caller(request.method(), request.uri(), request.headers());
+        match checked {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
                 Either::Left(self.inner.call(request))
@@ -324,8 +325,13 @@ where
 }
 
 impl RequireToken {
-    fn caller<B>(&self, request: &Request<B>) -> Result<Caller, AuthError> {
-        let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    /// Returns the caller of a request, if it may use the endpoint now.
+    pub(crate) fn caller(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Caller, AuthError> {
         if OPEN.contains(&uri.path()) {
             return Ok(self.anonymous.clone());
         }

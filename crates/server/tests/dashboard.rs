@@ -76,6 +76,7 @@ struct Node {
     app: Router,
     clock: Arc<ManualClock>,
     recorder: Recorder,
+    tokens: Arc<ArcSwapOption<Tokens>>,
     shutdown: CancellationToken,
 }
 
@@ -135,9 +136,9 @@ impl Node {
             .merge(rest::reservations::router(reservations, rest::BODY_LIMIT))
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
             .merge(rest::router(service, rest::BODY_LIMIT))
-            .layer(auth::require(tokens).with_browsers(browsers));
+            .layer(auth::require(tokens.clone()).with_browsers(browsers));
         recorder.tick();
-        Self { app, clock, recorder, shutdown }
+        Self { app, clock, recorder, tokens, shutdown }
     }
 
     /// Lets a second pass.
@@ -405,6 +406,65 @@ async fn an_event_stream_sends_each_second_and_ends_at_the_shutdown() {
     }
     node.shutdown.cancel();
     assert!(body.frame().await.is_none(), "the stream ends");
+}
+
+/// Opens an event stream.
+async fn open_stream(node: &Node, headers: &[(&str, &str)]) -> Body {
+    let mut request = Request::get("/v1/dashboard/events?tail=true").header(header::HOST, HOST);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let response = node.app.clone().oneshot(request).await.expect("infallible");
+    assert_eq!(response.status(), 200);
+    response.into_body()
+}
+
+/// Asserts that the stream sends the next second, or that it ends instead.
+async fn check_stream(node: &Node, stream: &mut Body, sends: bool, when: &str) {
+    node.tick();
+    let event = stream.frame().await;
+    assert_eq!(event.is_some_and(|event| event.is_ok()), sends, "{when}");
+}
+
+#[tokio::test]
+async fn an_event_stream_ends_with_the_session_that_opened_it() {
+    let node = Node::new(&[("reader", &[AuthScope::Read])]);
+    let own = format!("http://{HOST}");
+    let cookie = log_in(&node, "reader").await;
+    let mut stream = open_stream(&node, &[("cookie", &cookie)]).await;
+    check_stream(&node, &mut stream, true, "the session is open").await;
+    node.post("/logout", json!({}), &[("cookie", cookie.as_str()), ("origin", &own)]).await;
+    check_stream(&node, &mut stream, false, "after the logout").await;
+
+    let cookie = log_in(&node, "reader").await;
+    let mut stream = open_stream(&node, &[("cookie", &cookie)]).await;
+    check_stream(&node, &mut stream, true, "the session is open").await;
+    node.clock.advance(Span::from_secs(12 * 3_600));
+    check_stream(&node, &mut stream, false, "the session is over").await;
+}
+
+#[tokio::test]
+async fn an_event_stream_ends_with_its_token() {
+    let node = Node::new(&[("reader", &[AuthScope::Read])]);
+    let cookie = log_in(&node, "reader").await;
+    let mut session = open_stream(&node, &[("cookie", &cookie)]).await;
+    let mut bearer = open_stream(&node, &[("authorization", "Bearer reader")]).await;
+    check_stream(&node, &mut session, true, "a session of the token").await;
+    assert!(bearer.frame().await.is_some_and(|event| event.is_ok()));
+    let hash = auth::hash(b"reader");
+    let without_scope = Tokens::new([("reader", hash)]).expect("tokens");
+    let decides = |_: &str| [AuthScope::Decide].into_iter().collect();
+    node.tokens.store(Some(Arc::new(without_scope.with_scopes(decides))));
+    check_stream(&node, &mut session, false, "the token may no longer read").await;
+    assert!(bearer.frame().await.is_none(), "neither may the holder of the token");
+
+    // A stream that was opened while no token was needed.
+    let node = Node::new(&[]);
+    let mut open = open_stream(&node, &[]).await;
+    check_stream(&node, &mut open, true, "no token is needed").await;
+    node.tokens.store(Some(Arc::new(Tokens::new([("new", hash)]).expect("tokens"))));
+    check_stream(&node, &mut open, false, "a token is needed now").await;
 }
 
 /// Returns the cookie of a login.

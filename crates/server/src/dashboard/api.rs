@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query as Parameters, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use sluicegate_service::series::{KeyUsage, Resolution};
 
 use super::events::EventStreams;
 use super::{DashboardSources, RoutePause, RouteReading, problems};
+use crate::auth;
 use crate::recorder::{RankedCaller, TopCallers};
 use crate::rest::{HandlerResult, Problem, json as json_response};
 
@@ -354,8 +355,12 @@ pub(super) struct EventsRequest {
 pub(super) async fn events(
     State(sources): Sources,
     State(streams): State<EventStreams>,
+    uri: Uri,
+    headers: HeaderMap,
     parameters: Result<Parameters<EventsRequest>, QueryRejection>,
 ) -> HandlerResult {
     let Parameters(asked) = parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
-    streams.open(sources.recorder.ticks(), asked.tail)
+    let access = auth::require(sources.tokens.clone()).with_browsers(sources.browsers.clone());
+    let permitted = move || access.caller(&Method::GET, &uri, &headers).is_ok();
+    streams.open(sources.recorder.ticks(), asked.tail, permitted)
 }

@@ -1,4 +1,5 @@
-//! `GET /v1/dashboard/events`: the data of each second, as server-sent events.
+//! `GET /v1/dashboard/events`: the data of each second, as server-sent events. A stream ends when its
+//! request would no longer be permitted: after a logout, or when the session or the token is over.
 //!
 //! | event | data |
 //! |---|---|
@@ -33,6 +34,8 @@ struct EventStream {
     ticks: watch::Receiver<Arc<Tick>>,
     tail: bool,
     shutdown: CancellationToken,
+    /// Returns true while the request that opened the stream is permitted.
+    permitted: Box<dyn Fn() -> bool + Send>,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -42,17 +45,20 @@ impl EventStreams {
         Self { slots: Arc::new(Semaphore::new(STREAMS_MAX)), shutdown }
     }
 
-    /// Opens a stream.
+    /// Opens a stream that ends when `permitted` returns false; it is asked every second.
     pub(super) fn open(
         &self,
         ticks: watch::Receiver<Arc<Tick>>,
         tail: bool,
+        permitted: impl Fn() -> bool + Send + 'static,
     ) -> Result<Response, Problem> {
         let Ok(slot) = self.slots.clone().try_acquire_owned() else {
             let detail = "too many open dashboards: close some of them";
             return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
         };
-        let stream = EventStream { ticks, tail, shutdown: self.shutdown.clone(), _slot: slot };
+        let permitted = Box::new(permitted);
+        let shutdown = self.shutdown.clone();
+        let stream = EventStream { ticks, tail, shutdown, permitted, _slot: slot };
         let events = stream::unfold(stream, |mut stream| async move {
             let event = stream.next().await?;
             Some((Ok::<_, Infallible>(event), stream))
@@ -68,9 +74,12 @@ impl EventStreams {
 }
 
 impl EventStream {
-    /// Waits for the next second; `None` at the shutdown.
+    /// Waits for the next second; `None` at the shutdown, and when the stream is no longer permitted.
     async fn next(&mut self) -> Option<Bytes> {
         self.shutdown.run_until_cancelled(self.ticks.changed()).await?.ok()?;
+        if !(self.permitted)() {
+            return None;
+        }
         let tick = self.ticks.borrow_and_update().clone();
         let Tick { second, values, decisions } = &*tick;
         let mut text =
