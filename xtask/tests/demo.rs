@@ -90,6 +90,35 @@ impl Demo {
         numbers.filter(is_ours).collect()
     }
 
+    /// Runs the commands for the terminal that the demo prints, each with an option that ends it.
+    fn run_printed_commands(&mut self) {
+        let mut commands = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.out.read_line(&mut line).expect("text") > 0,
+                "the demo prints its logs last"
+            );
+            let line = line.trim();
+            if line.starts_with("logs:") {
+                break;
+            }
+            let line = line.strip_prefix("terminal:").unwrap_or(line).trim();
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            if words.iter().any(|word| word == "top" || word == "tail") {
+                commands.push(words);
+            }
+        }
+        for (words, end) in commands.iter().zip([&["--once"][..], &["--max", "1"]]) {
+            let output = Command::new(&words[0]).args(&words[1..]).args(end).output();
+            let output = output.expect("the command starts");
+            let [out, err] = [output.stdout, output.stderr]
+                .map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(output.status.success() && !out.is_empty(), "{words:?}: {out}{err}");
+        }
+        assert_eq!(commands.len(), 2, "{commands:?}");
+    }
+
     fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let killed = Command::new("kill").args([name, &pid]).status().expect("kill runs");
@@ -169,6 +198,7 @@ fn everything_runs_until_ctrl_c() {
             .iter()
             .all(|name| sum(&metrics, name) > 0.0)
     });
+    demo.run_printed_commands();
     demo.signal("-INT");
     demo.assert_ended();
     let log = std::fs::read_to_string(demo.folder.path().join("node-1.log")).expect("a log");

@@ -165,7 +165,7 @@ impl Demo {
         }
         println!("gateway:   http://{}/v1/analyze", self.gateway);
         println!("terminal:  {sluicegate} top --admin http://{dashboard}");
-        println!("           {sluicegate} tail --denied --url http://{dashboard}");
+        println!("           {sluicegate} tail --denied --admin http://{dashboard}");
         println!("logs:      {}/*.log", folder.display());
         if until_interrupted {
             println!("\nCtrl-C stops everything");
