@@ -360,6 +360,26 @@ async fn a_summary_has_a_maximum_size() {
 }
 
 #[tokio::test]
+async fn tokens_can_be_tried_a_few_times_per_second() {
+    let node = Node::new(&[("reader", &[AuthScope::Read])]);
+    let wrong = (0..20).map(|_| node.post("/login", json!({ "token": "wrong" }), &[]));
+    let answers = futures_util::future::join_all(wrong).await;
+    let of = |status: u16| answers.iter().filter(|(other, ..)| *other == status).count();
+    assert_eq!((of(401), of(429)), (4, 16));
+    log_in(&node, "reader").await;
+}
+
+#[tokio::test]
+async fn the_page_of_another_host_cannot_end_a_session() {
+    let node = Node::new(&[("reader", &[AuthScope::Read])]);
+    let cookie = log_in(&node, "reader").await;
+    let foreign = [("cookie", cookie.as_str()), ("origin", "http://evil.example")];
+    assert_eq!(node.post("/logout", json!({}), &foreign).await.0, 403);
+    let request = Request::get("/v1/dashboard/audit").header("cookie", &cookie);
+    assert_eq!(node.send(request.body(Body::empty()).expect("a request")).await.0, 200);
+}
+
+#[tokio::test]
 async fn secrets_are_shown_as_hashes() {
     let node = Node::new(&[]);
     node.acquire("ann").await;

@@ -1,17 +1,34 @@
 //! Logging in and out, and the session of a browser.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::DashboardSources;
 use crate::auth::{AuthScope, Caller};
 use crate::rest::decode::{self, JsonBody};
 use crate::rest::{HandlerResult, Problem, json as json_response};
+
+/// Time that a failed login takes.
+const FAILURE_TAKES: Duration = Duration::from_millis(500);
+/// Maximum number of logins at the same time. With [`FAILURE_TAKES`], eight tokens per second can be tried.
+const ATTEMPTS_MAX: usize = 4;
+
+/// The logins that are being checked, and those that have just failed.
+#[derive(Clone, Debug)]
+pub(super) struct LoginAttempts(Arc<Semaphore>);
+
+impl Default for LoginAttempts {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ATTEMPTS_MAX)))
+    }
+}
 
 /// The request to log in.
 #[derive(Deserialize)]
@@ -23,15 +40,28 @@ struct Login {
 /// Opens a session for a token with the scope `read`.
 pub(super) async fn login(
     State(sources): State<Arc<DashboardSources>>,
+    State(attempts): State<LoginAttempts>,
     headers: HeaderMap,
     uri: Uri,
     JsonBody(body): JsonBody,
 ) -> HandlerResult {
-    let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, detail);
-    if !super::access::is_own_page(&uri, &headers) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "log in on the page of this host"));
-    }
+    check_own_page(&uri, &headers)?;
     let Login { token } = decode::shaped(&body)?;
+    let Ok(attempt) = attempts.0.try_acquire_owned() else {
+        let detail = "too many logins failed in this second: try again";
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
+    };
+    let opened = open_session(&sources, &token);
+    if opened.is_err() {
+        tokio::time::sleep(FAILURE_TAKES).await;
+    }
+    drop(attempt);
+    opened
+}
+
+/// Opens a session for a token.
+fn open_session(sources: &DashboardSources, token: &str) -> HandlerResult {
+    let refused = |detail: &str| Problem::new(StatusCode::UNAUTHORIZED, detail);
     let tokens = sources.tokens.load();
     let Some(tokens) = &*tokens else {
         return Err(Problem::bad_request("this service has no tokens: no login is needed"));
@@ -51,16 +81,26 @@ pub(super) async fn login(
     Ok(response)
 }
 
+/// Refuses a request that the page of another host sends.
+fn check_own_page(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    if super::access::is_own_page(uri, headers) {
+        return Ok(());
+    }
+    Err(Problem::new(StatusCode::FORBIDDEN, "log in and out on the page of this host"))
+}
+
 /// Ends the session.
 pub(super) async fn logout(
     State(sources): State<Arc<DashboardSources>>,
     headers: HeaderMap,
-) -> Response {
+    uri: Uri,
+) -> HandlerResult {
+    check_own_page(&uri, &headers)?;
     let mut response = json_response(json!({ "loggedOut": true }).to_string());
     if let Some(cookie) = sources.browsers.close(&headers) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
-    response
+    Ok(response)
 }
 
 /// Returns the session of a browser: its name and scopes, and this node; or only that a login is

@@ -33,6 +33,7 @@ use crate::rest::decode::BodyLimit;
 use crate::rest::only;
 use crate::service::Service;
 use events::EventStreams;
+use login::LoginAttempts;
 
 /// Maximum size of a login.
 const BODY_LIMIT: usize = 16 * 1_024;
@@ -132,6 +133,13 @@ impl DashboardSources {
 struct DashboardState {
     sources: Arc<DashboardSources>,
     streams: EventStreams,
+    attempts: LoginAttempts,
+}
+
+impl FromRef<DashboardState> for LoginAttempts {
+    fn from_ref(state: &DashboardState) -> Self {
+        state.attempts.clone()
+    }
 }
 
 impl FromRef<DashboardState> for Arc<DashboardSources> {
@@ -169,5 +177,5 @@ pub fn router(sources: Arc<DashboardSources>, shutdown: CancellationToken) -> Ro
         .route("/v1/dashboard/nodes", only(get(api::nodes)))
         .route("/v1/dashboard/gateways", only(get(api::gateways)))
         .route("/v1/dashboard/events", only(get(api::events)))
-        .with_state(DashboardState { sources, streams })
+        .with_state(DashboardState { sources, streams, attempts: LoginAttempts::default() })
 }
