@@ -5,7 +5,7 @@
 //! | `rate_limiter_redis_calls_total{operation}`, `…_redis_errors_total{type,operation}`, `…_redis_latency_seconds{operation}` | calls of the store to Redis |
 //! | `sluicegate_redis_up`, `sluicegate_redis_evicts` | 1 if Redis is reachable; 1 if it may evict counters |
 //! | `sluicegate_redis_refuses_writes{reason}` | 1 if Redis answers but refuses writes, so that every decision is refused |
-//! | `sluicegate_redis_memory_bytes{server}`, `…_memory_max_bytes{server}`, `…_operations_per_second{server}` | memory and load of each Redis server |
+//! | `sluicegate_redis_memory_bytes{server}`, `…_memory_max_bytes{server}`, `…_operations_per_second{server}`, `…_cpu_seconds_total{server}` | memory and load of each Redis server |
 //! | `sluicegate_redis_memory_losses_total` | number of times that a Redis server lost its data |
 //! | `sluicegate_queue_depth{queue,state}`, `…_queue_oldest_seconds{queue}` | messages in a queue, and the age of the oldest; dead letters by dead-letter queue, if queues may share it |
 //! | `sluicegate_queue_messages_total{queue,event}`, `…_queue_processing_seconds{queue,type}` | handled messages, and their processing time |
@@ -95,7 +95,7 @@ pub(crate) fn store(registry: &Registry, service: Arc<Service>) {
     });
 }
 
-static REDIS: [Family; 14] = [
+static REDIS: [Family; 15] = [
     Family::gauge("sluicegate_redis_up", "1 if Redis is reachable.", &[]),
     Family::gauge(
         "sluicegate_redis_evicts",
@@ -162,6 +162,11 @@ static REDIS: [Family; 14] = [
         "Commands per second of all clients of a Redis server, as it reports them.",
         &["server"],
     ),
+    Family::counter(
+        "sluicegate_redis_cpu_seconds_total",
+        "Processor time of a Redis server, as it reports it.",
+        &["server"],
+    ),
 ];
 
 /// Shows the state of the Redis store and its calls.
@@ -182,12 +187,14 @@ pub(crate) fn redis(registry: &Registry, redis: Arc<Redis>) {
             memory,
             memory_max,
             operations,
+            cpu,
         ] = families;
         for usage in redis.server_usage() {
             let server: &[&str] = &[&usage.server];
             memory.add(server, usage.memory_used as f64);
             memory_max.add(server, usage.memory_max as f64);
             operations.add(server, usage.operations_per_second as f64);
+            cpu.add(server, usage.cpu_micros as f64 / 1e6);
         }
         up.add(&[], f64::from(redis.state() == ConnectionState::Up));
         evicts.add(&[], f64::from(redis.evicts()));

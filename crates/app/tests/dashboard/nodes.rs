@@ -166,6 +166,16 @@ fn the_overview_shows_memory_and_load_of_redis() {
     });
     assert_eq!(server["server"], format!("127.0.0.1:{}", redis.port));
     assert_eq!(server["memoryMax"], 64.0 * 1_048_576.0);
+    // Only the newest value of a series is not enough: Redis needs little time for heartbeats.
+    eventually(|| {
+        let series =
+            read(&format!("{}/v1/dashboard/series?names=[%22sluicegate_redis_cpu", node.admin));
+        let shares = series["series"].as_object().expect("series").values();
+        let values: Vec<f64> =
+            shares.flat_map(|one| one.as_array()).flatten().filter_map(Value::as_f64).collect();
+        values.iter().all(|share| (0.0..10.0).contains(share))
+            && values.iter().any(|share| *share > 0.0)
+    });
     // Heartbeats are operations, too.
     eventually(|| {
         let overview = read(&format!("{}/v1/dashboard/overview", node.admin));

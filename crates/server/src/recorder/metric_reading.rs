@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sluicegate_service::metrics::proto::{Metric, MetricFamily, MetricType};
 
 /// Metrics whose values become time series.
-const SERIES: [&str; 26] = [
+const SERIES: [&str; 27] = [
     "rate_limiter_fallback_total",
     "rate_limiter_redis_calls_total",
     "rate_limiter_redis_errors_total",
@@ -22,6 +22,7 @@ const SERIES: [&str; 26] = [
     "sluicegate_provider_rpm",
     "sluicegate_queue_depth",
     "sluicegate_queue_oldest_seconds",
+    "sluicegate_redis_cpu_seconds_total",
     "sluicegate_redis_memory_bytes",
     "sluicegate_redis_operations_per_second",
     "sluicegate_redis_up",

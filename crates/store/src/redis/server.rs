@@ -175,6 +175,8 @@ pub struct ServerUsage {
     pub memory_max: u64,
     /// Commands per second of all clients.
     pub operations_per_second: u64,
+    /// Processor time since the start of the server, in microseconds.
+    pub cpu_micros: u64,
 }
 
 /// Returns the present eviction policy of a server, its memory and its load.
@@ -184,7 +186,7 @@ pub(super) async fn read_usage(
 ) -> Result<(String, ServerUsage), ConnectError> {
     let mut info = String::new();
     // Redis before 7 answers for one section at a time.
-    for section in ["memory", "stats"] {
+    for section in ["memory", "stats", "cpu"] {
         let mut command = redis::cmd("INFO");
         command.arg(section);
         let read: String = query(connection, &command, POLICY_TIMEOUT).await?;
@@ -196,8 +198,16 @@ pub(super) async fn read_usage(
         memory_used: number("used_memory"),
         memory_max: number("maxmemory"),
         operations_per_second: number("instantaneous_ops_per_sec"),
+        cpu_micros: cpu_micros(&info),
     };
     Ok((policy_in(&info), usage))
+}
+
+/// Returns the processor time of the server itself, without that of its children.
+fn cpu_micros(info: &str) -> u64 {
+    let seconds =
+        |name| field(info, name).and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0);
+    ((seconds("used_cpu_sys") + seconds("used_cpu_user")) * 1e6) as u64
 }
 
 fn policy_in(info: &str) -> String {
@@ -220,6 +230,8 @@ mod tests {
         let info = "# Server\r\nredis_version:6.2.14\r\n\r\nmaxmemory_policy:noeviction\r\n";
         assert_eq!(field(info, "redis_version"), Some("6.2.14"));
         assert_eq!(field(info, "version"), None);
+        let cpu = "# CPU\r\nused_cpu_sys:1.250000\r\nused_cpu_user:0.500000\r\nused_cpu_sys_children:9.0\r\n";
+        assert_eq!((cpu_micros(cpu), cpu_micros(info)), (1_750_000, 0));
         let script = |info| {
             let head = ScriptHead::of(ScriptClock::Server);
             ServerInfo::read(info, &head).scripts.get(ScriptKind::Fast).text.clone()

@@ -92,6 +92,7 @@ function Store({ overview, series }) {
           ["Attempts being rolled back", whole(store.takingBack)],
           ...(store.servers ?? []).flatMap((server) => [
             [html`Memory, <span class="wrap">${server.server}</span>`, html`<span class=${server.memoryMax && server.memory > 0.8 * server.memoryMax ? "red" : ""}>${bytes(server.memory)}</span>${server.memoryMax ? html` <span class="soft">of ${bytes(server.memoryMax)}</span>` : ""}<div><${Sparkline} values=${of("sluicegate_redis_memory_bytes", server.server)} color="violet" label=${`Memory of ${server.server}`} /></div>`],
+            [html`CPU, <span class="wrap">${server.server}</span>`, html`${percent(mean(of("sluicegate_redis_cpu_seconds_total", server.server), 5) ?? 0, 1)} <span class="soft">of a core</span><div><${Sparkline} values=${of("sluicegate_redis_cpu_seconds_total", server.server)} color="warn" label=${`CPU of ${server.server}`} /></div>`],
             [html`Operations per second, <span class="wrap">${server.server}</span>`, html`${number(server.operations)}<div><${Sparkline} values=${of("sluicegate_redis_operations_per_second", server.server)} color="info" label=${`Operations of ${server.server}`} /></div>`],
           ]),
         ]
