@@ -12,15 +12,13 @@ const OVER: usize = 300;
 const DECISIONS_MIN: f64 = 15.0;
 
 /// Metrics that a problem is read from.
-const METRICS: [&str; 12] = [
+const METRICS: [&str; 10] = [
     "sluicegate_config_last_load_successful",
-    "sluicegate_decision_log_dropped_total",
     "sluicegate_gateway_queue_depth",
     "sluicegate_queue_depth",
     "sluicegate_queue_oldest_seconds",
     "sluicegate_redis_evicts",
     "sluicegate_redis_memory_bytes",
-    "sluicegate_redis_memory_losses_total",
     "sluicegate_redis_memory_max_bytes",
     "sluicegate_redis_refuses_writes",
     "sluicegate_redis_up",
@@ -56,6 +54,8 @@ struct RecentEvents {
     redis_errors: f64,
     gateway_429: f64,
     gateway_502: f64,
+    memory_losses: f64,
+    dropped_lines: f64,
 }
 
 /// Returns the problems of a node, the most severe first. `pauses` are those of its gateways.
@@ -77,6 +77,8 @@ pub(super) fn of(recorder: &Recorder, pauses: &[RoutePause]) -> Vec<NodeProblem>
         redis_errors: count(r#"["rate_limiter_redis_errors_total""#),
         gateway_429: answered("429"),
         gateway_502: answered("502"),
+        memory_losses: count(r#"["sluicegate_redis_memory_losses_total""#),
+        dropped_lines: count(r#"["sluicegate_decision_log_dropped_total""#),
     };
     let mut problems = of_metrics(&reading);
     problems.extend(of_events(events));
@@ -126,14 +128,6 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
             "overview",
         ));
     }
-    if let Some(losses) = value("sluicegate_redis_memory_losses_total").filter(|&n| n > 0.0) {
-        problems.push(problem(
-            Warning,
-            format!("Redis lost its data since this node started: {losses} ×"),
-            "Turn on appendonly in Redis, so that a restart keeps the counters.",
-            "overview",
-        ));
-    }
     for (labels, used) in reading.each("sluicegate_redis_memory_bytes") {
         let most = reading.sum("sluicegate_redis_memory_max_bytes", &labels).unwrap_or(0.0);
         if most > 0.0 && used > 0.8 * most {
@@ -160,14 +154,6 @@ fn of_metrics(reading: &MetricReading) -> Vec<NodeProblem> {
             format!("The store is full: {keys} counters are shared by several keys"),
             "Raise store.keys_max, or use Redis.",
             "limits",
-        ));
-    }
-    if let Some(lines) = value("sluicegate_decision_log_dropped_total").filter(|&n| n > 0.0) {
-        problems.push(problem(
-            Warning,
-            format!("{lines} lines of the decision log were dropped"),
-            "Standard output is too slow or closed. Log a smaller share: log.decisions.allowed.",
-            "activity",
         ));
     }
     for (labels, depth) in reading.each("sluicegate_gateway_queue_depth") {
@@ -248,6 +234,25 @@ fn of_events(events: RecentEvents) -> Vec<NodeProblem> {
             "overview",
         ));
     }
+    if events.memory_losses > 0.0 {
+        problems.push(problem(
+            Warning,
+            format!("Redis lost its data in the last 5 minutes: {:.0} ×", events.memory_losses.max(1.0)),
+            "All limits started again. Turn on appendonly in Redis, so that a restart keeps the counters.",
+            "overview",
+        ));
+    }
+    if events.dropped_lines > 0.0 {
+        problems.push(problem(
+            Warning,
+            format!(
+                "{:.0} lines of the decision log were dropped in the last 5 minutes",
+                events.dropped_lines.max(1.0)
+            ),
+            "Standard output is too slow or closed. Log a smaller share: log.decisions.allowed.",
+            "activity",
+        ));
+    }
     // As in the alerts: more than 10 and 5 per minute.
     for (status, count, max) in [(429, events.gateway_429, 50.0), (502, events.gateway_502, 25.0)] {
         if count > max {
@@ -269,7 +274,43 @@ fn of_events(events: RecentEvents) -> Vec<NodeProblem> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use sluicegate_core::{Span, Timestamp};
+    use sluicegate_testkit::ManualClock;
+
     use super::*;
+    use crate::metrics::{Metrics, Options};
+    use crate::recorder::NodeName;
+
+    #[test]
+    fn lost_data_and_dropped_lines_are_problems_for_five_minutes() {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_secs(1_000_000)));
+        let metrics = Metrics::new(&Options::default());
+        let losses = metrics.registry().counter("sluicegate_redis_memory_losses_total", "Losses.");
+        let dropped = metrics.registry().counter("sluicegate_decision_log_dropped_total", "Lines.");
+        let node = NodeName { host: "n".to_owned(), version: "1", started: Timestamp::ZERO };
+        let recorder = Recorder::new(metrics, clock.clone(), node, Vec::new(), [0; 32]);
+        let titles = |seconds: usize| {
+            for _ in 0..seconds {
+                clock.advance(Span::from_secs(1));
+                recorder.tick();
+            }
+            of(&recorder, &[]).into_iter().map(|problem| problem.title).collect::<Vec<_>>()
+        };
+        assert_eq!(titles(2), Vec::<String>::new());
+        losses.inc();
+        dropped.inc_by(7);
+        let both = [
+            "Redis lost its data in the last 5 minutes: 1 ×",
+            "7 lines of the decision log were dropped in the last 5 minutes",
+        ];
+        assert_eq!(titles(1), both);
+        assert_eq!(titles(299), both);
+        assert_eq!(titles(1), Vec::<String>::new());
+        losses.inc();
+        assert_eq!(titles(1), both[..1]);
+    }
 
     fn titles(events: RecentEvents) -> Vec<String> {
         of_events(events).into_iter().map(|problem| problem.title).collect()

@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 use sluicegate_service::metrics::proto::{Metric, MetricFamily, MetricType};
 
 /// Metrics whose values become time series.
-const SERIES: [&str; 27] = [
+const SERIES: [&str; 29] = [
     "rate_limiter_fallback_total",
     "rate_limiter_redis_calls_total",
     "rate_limiter_redis_errors_total",
     "rate_limiter_redis_latency_seconds",
     "sluicegate_connections",
+    "sluicegate_decision_log_dropped_total",
     "sluicegate_dispatch_allowed_total",
     "sluicegate_dispatch_delayed_total",
     "sluicegate_gateway_queue_depth",
@@ -24,6 +25,7 @@ const SERIES: [&str; 27] = [
     "sluicegate_queue_oldest_seconds",
     "sluicegate_redis_cpu_seconds_total",
     "sluicegate_redis_memory_bytes",
+    "sluicegate_redis_memory_losses_total",
     "sluicegate_redis_operations_per_second",
     "sluicegate_redis_up",
     "sluicegate_replays_total",
