@@ -93,7 +93,13 @@ impl Node {
         let mut user = Rule::new("USER", [limit("3/min")]).per(&["userId"]);
         user.description = Some("three per minute".to_owned());
         let budget = Rule::new("BUDGET", [limit("1.00 USD/day")]).per(&["userId"]);
-        let groups = vec![Group::new("users", [user]), Group::new("money", [budget])];
+        let tenant_budget =
+            Rule::new("TENANT_BUDGET", [limit("1000.00 USD/day")]).per(&["tenantId"]);
+        let groups = vec![
+            Group::new("users", [user]),
+            Group::new("money", [budget]),
+            Group::new("tenants", [tenant_budget]),
+        ];
         let rules = Ruleset::new(groups, Settings::default()).expect("rules");
         let metrics = Metrics::new(&Options::default());
         metrics.register_rules(&rules);
@@ -377,6 +383,52 @@ async fn the_page_of_another_host_cannot_end_a_session() {
     assert_eq!(node.post("/logout", json!({}), &foreign).await.0, 403);
     let request = Request::get("/v1/dashboard/audit").header("cookie", &cookie);
     assert_eq!(node.send(request.body(Body::empty()).expect("a request")).await.0, 200);
+}
+
+#[tokio::test]
+async fn budgets_are_ordered_by_the_money_that_was_spent() {
+    let node = Node::new(&[]);
+    // Sixty users spend most of their small budgets, and their tenant little of its large one.
+    for user in 0..60 {
+        let dimensions = json!({ "userId": format!("user-{user:02}"), "tenantId": "large" });
+        let usd = if user == 7 { "0.95" } else { "0.90" };
+        let body = json!({ "dimensions": dimensions, "cost": { "usd": usd } });
+        let (_, _, answer) = node.post("/v1/acquire", body, &[]).await;
+        assert_eq!(answer["allowed"], true, "{answer}");
+    }
+    let limits = node.get("/v1/dashboard/limits").await;
+    let budgets = limits["budgets"].as_array().expect("budgets");
+    let shown: Vec<_> = budgets[..3]
+        .iter()
+        .map(|one| format!("{} {} {}", one["rule"], one["dimensions"][0][1], one["used"]))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            r#""TENANT_BUDGET" "large" "54.05""#,
+            r#""BUDGET" "user-07" "0.95""#,
+            r#""BUDGET" "user-00" "0.90""#,
+        ]
+    );
+    assert_eq!(budgets[0]["share"], 0.05405);
+}
+
+#[tokio::test]
+async fn the_money_chart_shows_what_is_reserved_and_settled() {
+    let node = Node::new(&[]);
+    node.tick();
+    let handle = node.reserve("ann", "0.60").await;
+    node.tick();
+    let body = json!({ "handle": handle, "cost": { "usd": "0.25" } });
+    assert_eq!(node.post("/v1/settle", body, &[]).await.0, 200);
+    node.tick();
+    let series = node.get("/v1/dashboard/series?names=reserved%20settled").await;
+    let last = |name: &str| {
+        let values = series["series"][name].as_array().expect("values");
+        values[values.len() - 2..].to_vec()
+    };
+    assert_eq!(last("reserved"), [json!(0.6), json!(0.0)]);
+    assert_eq!(last("settled"), [json!(null), json!(0.25)]);
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
 //! [`Callers`]: the most frequent and most denied callers, and the keys closest to their limits.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_core::{Decision, Limit};
-use sluicegate_service::series::{ClosestKeys, HeavyHitters, HitterWeight, KeyUsage};
+use sluicegate_service::series::{ClosestKeys, HeavyHitters, HitterWeight, KeyOrder, KeyUsage};
 
 use crate::decision_log::SecretDimensions;
 use crate::service::{DecisionEvent, Operation};
@@ -55,6 +57,8 @@ pub(super) struct Callers {
     closest: ClosestKeys,
     /// Budgets, apart from the other limits, so that they are shown also while little is spent.
     budgets: ClosestKeys,
+    /// Budgets by the money that was spent of them, so that large ones are shown that are hardly used.
+    spent: ClosestKeys,
     key: String,
 }
 
@@ -79,7 +83,8 @@ pub struct TopCallers {
     pub dimensions: Vec<RankedCallers>,
     /// The keys with the largest used shares, the largest first.
     pub closest: Vec<KeyUsage>,
-    /// The same of the limits on money.
+    /// The limits on money: those with the largest spend, and those with the largest used share. The
+    /// largest spend is first.
     pub budgets: Vec<KeyUsage>,
 }
 
@@ -115,8 +120,9 @@ impl Callers {
             before_since: now,
             current: dimensions(),
             before: dimensions(),
-            closest: ClosestKeys::new(KEYS_MAX),
-            budgets: ClosestKeys::new(KEYS_MAX),
+            closest: ClosestKeys::new(KEYS_MAX, KeyOrder::Share),
+            budgets: ClosestKeys::new(KEYS_MAX, KeyOrder::Share),
+            spent: ClosestKeys::new(KEYS_MAX, KeyOrder::Amount),
             key: String::new(),
         }
     }
@@ -164,8 +170,12 @@ impl Callers {
                 continue;
             }
             let is_budget = scope.limit.unit() == Unit::Usd;
-            let keys = if is_budget { &mut self.budgets } else { &mut self.closest };
-            if !keys.takes(&self.key, charged, amount) {
+            let tables: &mut [&mut ClosestKeys] = if is_budget {
+                &mut [&mut self.budgets, &mut self.spent]
+            } else {
+                &mut [&mut self.closest]
+            };
+            if !tables.iter().any(|keys| keys.takes(&self.key, charged, amount)) {
                 continue;
             }
             let rule = scope.charge.rule();
@@ -190,7 +200,9 @@ impl Callers {
                 reset: scope.reading.reset,
                 ends: now + ahead + lasts,
             };
-            keys.record(&self.key, usage);
+            for keys in tables {
+                keys.record(&self.key, usage.clone());
+            }
         }
     }
 
@@ -206,8 +218,19 @@ impl Callers {
             since: self.before_since,
             dimensions: dimensions.collect(),
             closest: self.closest.top(now, count).into_iter().cloned().collect(),
-            budgets: self.budgets.top(now, count).into_iter().cloned().collect(),
+            budgets: self.top_budgets(now, count),
         }
+    }
+
+    /// Returns the budgets with the largest spend and those with the largest used share, up to `count`
+    /// of each, the largest spend first.
+    fn top_budgets(&self, now: Timestamp, count: usize) -> Vec<KeyUsage> {
+        let mut budgets = self.spent.top(now, count);
+        let by_spend: HashSet<_> = budgets.iter().map(|usage| usage.identity()).collect();
+        let by_share = self.budgets.top(now, count).into_iter();
+        budgets.extend(by_share.filter(|usage| !by_spend.contains(&usage.identity())));
+        budgets.sort_by_key(|usage| Reverse(usage.used()));
+        budgets.into_iter().cloned().collect()
     }
 }
 

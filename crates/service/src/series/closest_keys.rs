@@ -1,8 +1,12 @@
-//! [`ClosestKeys`]: the counters with the largest used share of their limit, in bounded memory.
+//! [`ClosestKeys`]: the counters with the largest used share of their limit, or with the largest use,
+//! in bounded memory.
 
 use std::collections::HashMap;
 
-use sluicegate_core::Timestamp;
+use sluicegate_core::{Span, Timestamp};
+
+/// Minimum time between two observations that a pace is measured from.
+const PACE_MIN: Span = Span::from_secs(10);
 
 /// The counters that are closest to their limits, as decisions saw them. Nothing is scanned: a
 /// counter that no decision reads is forgotten when its window is over.
@@ -10,8 +14,28 @@ use sluicegate_core::Timestamp;
 pub struct ClosestKeys {
     keys: HashMap<String, KeyUsage>,
     keys_max: usize,
-    /// A lower bound of the shares in a full table.
+    order: KeyOrder,
+    /// A lower bound of the ranks in a full table.
     floor: f64,
+}
+
+/// The quantity that keys are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// The used share of the limit.
+    Share,
+    /// The used amount, whatever the limit.
+    Amount,
+}
+
+impl KeyOrder {
+    /// Returns a number that is larger for a key of a higher rank.
+    fn rank(self, amount: u64, limit: u64) -> f64 {
+        match self {
+            Self::Share => share(amount, limit),
+            Self::Amount => amount as f64,
+        }
+    }
 }
 
 /// The usage of one limit of one key, as last seen.
@@ -55,9 +79,32 @@ impl KeyUsage {
         self.charged - self.used()
     }
 
+    /// Returns the parts that no two keys of a table have in common.
+    pub fn identity(&self) -> (&str, &str, &[(String, String)]) {
+        (&self.rule, &self.limit_text, &self.dimensions)
+    }
+
     /// Returns the used share of the limit; more than 1 is debt.
     pub fn share(&self) -> f64 {
         share(self.used(), self.limit)
+    }
+
+    /// Returns the time at which the limit is used up at the pace since the first observation. Returns
+    /// `None` if a part of the usage frees up earlier, or if the pace is not known yet.
+    pub fn used_up_at(&self) -> Option<Timestamp> {
+        let used = self.used();
+        if used >= self.limit {
+            return Some(self.at);
+        }
+        let (first_at, first_used) = self.first;
+        let elapsed = self.at.since(first_at);
+        let spent = u128::from(used.saturating_sub(first_used));
+        if elapsed < PACE_MIN || spent == 0 {
+            return None;
+        }
+        let left = u128::from(self.limit - used) * u128::from(elapsed.as_micros()) / spent;
+        let end = self.at + Span::from_micros(u64::try_from(left).ok()?);
+        (end < self.reset).then_some(end)
     }
 }
 
@@ -66,32 +113,37 @@ fn share(amount: u64, limit: u64) -> f64 {
 }
 
 impl ClosestKeys {
-    /// Creates an empty table for at most `keys_max` keys.
+    /// Creates an empty table for at most `keys_max` keys, the first in an order.
     ///
     /// # Panics
     ///
     /// Panics if `keys_max` is 0.
-    pub fn new(keys_max: usize) -> Self {
+    pub fn new(keys_max: usize, order: KeyOrder) -> Self {
         assert!(keys_max > 0, "there is at least one key");
-        Self { keys: HashMap::new(), keys_max, floor: 0.0 }
+        Self { keys: HashMap::new(), keys_max, order, floor: 0.0 }
+    }
+
+    fn rank(&self, usage: &KeyUsage) -> f64 {
+        self.order.rank(usage.used(), usage.limit)
     }
 
     /// Returns true if a usage would be kept, so that its details are worth collecting.
     pub fn takes(&self, key: &str, charged: u64, limit: u64) -> bool {
         self.keys.len() < self.keys_max
-            || share(charged, limit) > self.floor
+            || self.order.rank(charged, limit) > self.floor
             || self.keys.contains_key(key)
     }
 
     /// Records the usage of a key, and replaces the previous usage. If the table is full, a new key
-    /// replaces the key with the smallest share, if that is smaller.
+    /// replaces the key with the lowest rank, if that is lower.
     pub fn record(&mut self, key: &str, usage: KeyUsage) {
+        let rank = |usage: &KeyUsage| self.order.rank(usage.used(), usage.limit);
         if let Some(known) = self.keys.get_mut(key) {
             let fell = usage.charged < known.charged;
             let first = if fell { (usage.at, usage.charged) } else { known.first };
             let has_bookings = usage.has_bookings || known.has_bookings;
             *known = KeyUsage { first, has_bookings, ..usage };
-            self.floor = self.floor.min(known.share());
+            self.floor = self.floor.min(rank(known));
             return;
         }
         if self.keys.len() == self.keys_max {
@@ -99,13 +151,13 @@ impl ClosestKeys {
             self.keys.retain(|_, known| known.ends > now);
         }
         if self.keys.len() == self.keys_max {
-            let shares = self.keys.iter().map(|(key, known)| (known.share(), key));
-            let smallest = shares.min_by(|one, other| one.0.total_cmp(&other.0));
-            let Some((least, key)) = smallest.map(|(least, key)| (least, key.clone())) else {
+            let ranks = self.keys.iter().map(|(key, known)| (rank(known), key));
+            let lowest = ranks.min_by(|one, other| one.0.total_cmp(&other.0));
+            let Some((least, key)) = lowest.map(|(least, key)| (least, key.clone())) else {
                 return;
             };
             self.floor = least;
-            if usage.share() <= least {
+            if rank(&usage) <= least {
                 return;
             }
             self.keys.remove(&key);
@@ -114,11 +166,11 @@ impl ClosestKeys {
         self.keys.insert(key.to_owned(), KeyUsage { first, ..usage });
     }
 
-    /// Returns the keys with the largest shares at a time, the largest first.
+    /// Returns the keys with the highest ranks at a time, the highest first.
     pub fn top(&self, now: Timestamp, count: usize) -> Vec<&KeyUsage> {
         let mut keys: Vec<_> = self.keys.iter().filter(|(_, usage)| usage.ends > now).collect();
         keys.sort_by(|(one_key, one), (other_key, other)| {
-            other.share().total_cmp(&one.share()).then_with(|| one_key.cmp(other_key))
+            self.rank(other).total_cmp(&self.rank(one)).then_with(|| one_key.cmp(other_key))
         });
         keys.into_iter().map(|(_, usage)| usage).take(count).collect()
     }
@@ -150,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_largest_shares_stay() {
-        let mut keys = ClosestKeys::new(2);
+        let mut keys = ClosestKeys::new(2, KeyOrder::Share);
         for used in [10, 50, 30, 20] {
             assert!(keys.takes(&used.to_string(), used, 100));
             keys.record(&used.to_string(), usage(used, 0));
@@ -162,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_key_is_known_by_its_last_usage() {
-        let mut keys = ClosestKeys::new(1);
+        let mut keys = ClosestKeys::new(1, KeyOrder::Share);
         keys.record("a", usage(90, 0));
         keys.record("b", usage(80, 0));
         keys.record("a", usage(5, 1));
@@ -172,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_pace_is_measured_since_the_usage_last_fell() {
-        let mut keys = ClosestKeys::new(1);
+        let mut keys = ClosestKeys::new(1, KeyOrder::Share);
         let first = |keys: &ClosestKeys, now: u64| keys.top(Timestamp::from_secs(now), 1)[0].first;
         keys.record("a", usage(10, 5));
         keys.record("a", usage(30, 9));
@@ -183,7 +235,7 @@ mod tests {
 
     #[test]
     fn bookings_ahead_are_not_in_use_but_debt_is() {
-        let mut keys = ClosestKeys::new(1);
+        let mut keys = ClosestKeys::new(1, KeyOrder::Share);
         let shown = |keys: &ClosestKeys| {
             let [usage] = keys.top(Timestamp::ZERO, 1)[..] else { panic!("one key") };
             (usage.used(), usage.booked_ahead(), usage.share())
@@ -199,8 +251,39 @@ mod tests {
     }
 
     #[test]
+    fn large_amounts_stay_although_their_share_is_small() {
+        let mut keys = ClosestKeys::new(2, KeyOrder::Amount);
+        for (used, limit) in [(5_000, 1_000_000), (90, 100), (99, 100), (60, 50)] {
+            keys.record(&used.to_string(), KeyUsage { limit, ..usage(used, 0) });
+        }
+        assert_eq!(top(&keys, 0), [5_000, 99]);
+        assert!(!keys.takes("98", 98, 98), "smaller than all that are kept");
+        assert!(keys.takes("100", 100, u64::MAX));
+    }
+
+    #[test]
+    fn a_limit_is_used_up_at_the_pace_since_the_first_observation() {
+        let at = Timestamp::from_secs(20);
+        let usage = |used: u64, first: (u64, u64), reset: u64| KeyUsage {
+            first: (Timestamp::from_secs(first.0), first.1),
+            reset: Timestamp::from_secs(reset),
+            ..usage(used, 20)
+        };
+        let secs = |secs: u64| Some(Timestamp::from_secs(secs));
+        // 30 in 10 s; the other 50 of 100 take 16.66… s.
+        let end = usage(50, (10, 20), 60).used_up_at();
+        assert_eq!(end, Some(at + Span::from_micros(16_666_666)));
+        assert_eq!(usage(50, (10, 20), 36).used_up_at(), None, "a part frees up earlier");
+        assert_eq!(usage(50, (11, 20), 60).used_up_at(), None, "the pace is not known yet");
+        assert_eq!(usage(50, (0, 50), 60).used_up_at(), None, "nothing was used since then");
+        assert_eq!(usage(100, (20, 100), 60).used_up_at(), secs(20), "it is used up");
+        let large = KeyUsage { limit: u64::MAX, ..usage(1, (0, 0), 60) };
+        assert_eq!(large.used_up_at(), None, "later than any time");
+    }
+
+    #[test]
     fn usage_is_forgotten_when_its_window_is_over() {
-        let mut keys = ClosestKeys::new(1);
+        let mut keys = ClosestKeys::new(1, KeyOrder::Share);
         keys.record("a", usage(90, 0));
         assert_eq!(top(&keys, 59), [90]);
         assert_eq!(top(&keys, 60), Vec::<u64>::new());

@@ -11,7 +11,7 @@ mod latency;
 mod ring;
 mod table;
 
-pub use closest_keys::{ClosestKeys, KeyUsage};
+pub use closest_keys::{ClosestKeys, KeyOrder, KeyUsage};
 pub use heavy_hitters::{HeavyHitters, Hitter, HitterWeight};
 pub use latency::LatencySketch;
 pub use ring::SeriesRing;
