@@ -248,7 +248,7 @@ const SUITES: &[Suite] = &[
         name: "traces",
         proves: "spans reach a collector over OTLP, HTTP and gRPC; a trace passes gateways, queues and handlers; a dead collector costs no request",
         tests: Programs(&["app/traces"]),
-        needs: &[&services::PYTHON],
+        needs: &[&services::PYTHON, &services::REDIS, &services::RABBITMQ],
         python: Some(&python::OTLP),
     },
     Suite {

@@ -13,6 +13,8 @@ use collector::Collector;
 use common::{ANYWHERE, RunningService, get};
 use serde_json::{Value, json};
 use sluicegate_testkit::ports::free_port;
+use sluicegate_testkit::rabbitmq::RabbitServer;
+use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_get};
 use upstream::Upstream;
 
@@ -319,6 +321,96 @@ workers: [{{provider: gemini, queue: gemini, limit: 500/min, handler: {{http: {{
     assert_eq!(processed["parent"], CLIENT_SPAN);
     let handled = spans.only_child(processed, "handler");
     assert!(handled["error"].is_string(), "{handled}");
+}
+
+#[test]
+fn a_command_gets_the_context_of_its_job_in_its_environment() {
+    let collector = Collector::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let seen = folder.path().join("seen.txt");
+    let command = format!(r#"printf '%s %s' "$TRACEPARENT" "$TRACESTATE" > '{}'"#, seen.display());
+    let config = format!(
+        "traces: {{endpoint: '{}', sample_ratio: 1.0}}
+workers: [{{provider: shell, queue: shell, limit: 500/min, handler: {{command: [sh, -c, {}]}}}}]\n",
+        collector.http,
+        json!(command)
+    );
+    let service = serve_jobs(folder.path(), &config);
+    let headers = json!({"traceparent": traceparent(), "tracestate": "vendor=1"});
+    let message = json!({"body": {"n": 1}, "headers": headers});
+    let (status, answer) = post(&format!("{}/v1/queues/shell/send", service.http), &[], &message);
+    assert_eq!(status, 201, "{answer}");
+    let spans = collector.wait_for(|spans| spans.named("process shell").len() == 1);
+    let processed = spans.named("process shell")[0];
+    assert_eq!((&processed["parent"], &processed["trace"]), (&json!(CLIENT_SPAN), &json!(TRACE)));
+    let handled = spans.only_child(processed, "handler");
+    let expected = format!("00-{TRACE}-{}-01 vendor=1", handled["span"].as_str().expect("an id"));
+    assert_eq!(std::fs::read_to_string(&seen).expect("the command ran"), expected);
+    service.stop();
+}
+
+#[test]
+fn the_call_to_redis_is_a_span_of_the_decision() {
+    let collector = Collector::start();
+    let redis = RedisServer::start(Version::System, &[]);
+    let service = RunningService::start(&format!(
+        "{RULES}store: {{kind: redis, url: 'redis://127.0.0.1:{}', timeout: 2s, deadline: 5s}}
+traces: {{endpoint: '{}', sample_ratio: 1.0}}\n",
+        redis.port, collector.http
+    ));
+    let url = format!("{}/v1/acquire", service.http);
+    let body = json!({"dimensions": {"userId": "u1"}});
+    let (status, answer) = post(&url, &[("traceparent", &traceparent())], &body);
+    assert_eq!((status, &answer["allowed"]), (200, &json!(true)), "{answer}");
+    let spans = collector.wait_for(|spans| spans.of_trace(TRACE).len() == 3);
+    let tree = spans.of_trace(TRACE);
+    let request = tree.named("POST /v1/acquire")[0];
+    let decision = tree.only_child(request, "decision");
+    let store = tree.only_child(decision, "store acquire");
+    assert_eq!(store["kind"], "CLIENT");
+    assert_eq!(store["attributes"]["db.system.name"], "redis");
+    service.stop();
+}
+
+#[test]
+fn a_message_on_rabbitmq_carries_the_trace_from_its_producer_to_its_result() {
+    let (collector, rabbit) = (Collector::start(), RabbitServer::start());
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!(
+        "{ANYWHERE}queue: {{kind: rabbitmq, url: '{}'}}
+traces: {{endpoint: '{}', sample_ratio: 1.0}}
+workers: [{{provider: shell, queue: shell, limit: 500/min, results: results, handler: {{command: [cat]}}}}]\n",
+        rabbit.url(),
+        collector.http
+    );
+    let path = folder.path().join("sluicegate.yaml");
+    std::fs::write(&path, config).expect("a file");
+    let service = RunningService::spawn(&path, &[], &["--create"]);
+    let queues = format!("{}/v1/queues", service.http);
+    let message = json!({"body": {"n": 1}, "job": "j-1"});
+    let parent = traceparent();
+    let (status, answer) =
+        post(&format!("{queues}/shell/send"), &[("traceparent", &parent)], &message);
+    assert_eq!(status, 201, "{answer}");
+    let result = eventually_get(|| {
+        let (_, mut answer) =
+            post(&format!("{queues}/results/receive"), &[], &json!({"wait": "5s"}));
+        let result = answer["messages"][0].take();
+        if result["job"] == "j-1" { Ok(result) } else { Err(answer) }
+    });
+    let spans = collector.wait_for(|spans| {
+        let tree = spans.of_trace(TRACE);
+        ["POST /v1/queues/{queue}/send", "process shell"]
+            .iter()
+            .all(|name| tree.named(name).len() == 1)
+    });
+    let tree = spans.of_trace(TRACE);
+    let produced = tree.only_child(tree.named("POST /v1/queues/{queue}/send")[0], "send shell");
+    let processed = tree.only_child(produced, "process shell");
+    let answered = tree.only_child(processed, "send results");
+    let expected = format!("00-{TRACE}-{}-01", answered["span"].as_str().expect("an id"));
+    assert_eq!(result["headers"]["traceparent"], expected);
+    service.stop();
 }
 
 /// Asserts that a service answers, counts dropped spans and stops in time, although the collector
