@@ -1,5 +1,5 @@
 -- The overrides that all nodes share, stored as a hash: name → expiry (or nothing), a colon, the
--- text. `#version` changes with every write, `#next` is the first expiry.
+-- text. `#version` changes with every write, `#next` is the first expiry, or earlier.
 local function overrides_write(name, version, next_end)
   -- Taken from the clock, so that no version repeats, even after a loss of data.
   version = math.max(now, version + 1)
@@ -34,12 +34,12 @@ local function first_end(all)
   return first
 end
 
--- Removes expired overrides. Returns the version.
+-- Removes expired overrides. Returns the version and the first expiry.
 local function overrides_open(name)
   local known = call('HMGET', name, '#version', '#next')
   local version, next_end = tonumber(known[1]) or 0, tonumber(known[2])
   if not next_end or next_end > now then
-    return version
+    return version, next_end
   end
   local left = {}
   for _, one in ipairs(overrides_all(name)) do
@@ -49,7 +49,8 @@ local function overrides_open(name)
       left[#left + 1] = one
     end
   end
-  return overrides_write(name, version, first_end(left))
+  next_end = first_end(left)
+  return overrides_write(name, version, next_end), next_end
 end
 
 function operations.shelf_read(name)
@@ -67,12 +68,18 @@ end
 
 function operations.shelf_put(name)
   local field, lasts, texts_max, body = argument(), number(), number(), argument()
-  local version = overrides_open(name)
+  local version, next_end = overrides_open(name)
   if call('HEXISTS', name, field) == 0 and call('HLEN', name) >= texts_max + 2 then
     return { 'full' }
   end
-  call('HSET', name, field, (lasts and text(now + lasts) or '') .. ':' .. body)
-  overrides_write(name, version, first_end(overrides_all(name)))
+  local ends = lasts and now + lasts
+  call('HSET', name, field, (ends and text(ends) or '') .. ':' .. body)
+  -- The other texts are not read: there may be a hundred of 64 KB. If the first expiry was that of the text
+  -- that this one replaces, it is too early, and `overrides_open` then finds the next one.
+  if next_end and ends then
+    ends = math.min(next_end, ends)
+  end
+  overrides_write(name, version, ends or next_end)
   return { 'ended', 0, now }
 end
 
