@@ -233,7 +233,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "dashboard",
-        proves: "every page and action of the dashboard works in a real browser, also by keyboard and on a phone; nodes on one Redis show each other's reservations and pauses",
+        proves: "every page and action of the dashboard works in a real browser, also by keyboard and on a phone; nodes on one Redis show each other's data, reservations and pauses",
         tests: Programs(&["app/dashboard"]),
         needs: &[
             &services::REDIS,

@@ -135,10 +135,9 @@ impl Tabs {
             threads.push(thread::spawn(move || {
                 let mut turn = 0_u64;
                 while !stop.load(Ordering::Relaxed) {
-                    // The intervals of the page.
-                    for (path, every) in [("/v1/dashboard/nodes", 2), ("/v1/dashboard/overview", 5)]
-                    {
-                        if turn % (10 * every) == 0 {
+                    // The page reads the summary and the overview every second.
+                    for path in ["/v1/dashboard/summary", "/v1/dashboard/overview"] {
+                        if turn.is_multiple_of(10) {
                             bytes.fetch_add(get(admin, path)?, Ordering::Relaxed);
                         }
                     }

@@ -27,7 +27,7 @@ use sluicegate_server::envoy::{self, EnvoyRls};
 use sluicegate_server::metrics::statsd::{self, Statsd};
 use sluicegate_server::metrics::{Metrics, Options as MetricsOptions};
 use sluicegate_server::overrides::Overrides;
-use sluicegate_server::recorder::{NodeName, Recorder};
+use sluicegate_server::recorder::{NodeName, Recorder, TICK};
 use sluicegate_server::reservations::{ReservationTracker, Reservations};
 use sluicegate_server::{grpc, rest, traced};
 use sluicegate_service::trace::Tracer;
@@ -618,8 +618,9 @@ fn recorder(config: &Config, metrics: &Metrics) -> Recorder {
 /// Records the data of the dashboard in the middle of each second, until shutdown.
 async fn record(recorder: Recorder, shutdown: CancellationToken) {
     loop {
-        let into_second = recorder.now().as_micros() % 1_000_000;
-        let wait = Duration::from_micros(1_500_000 - into_second);
+        let tick = TICK.as_micros();
+        let into_tick = recorder.now().as_micros() % tick;
+        let wait = Duration::from_micros(tick + tick / 2 - into_tick);
         if shutdown.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
             return;
         }

@@ -40,7 +40,7 @@ const fn endpoint(method: &'static str, path: &'static str, scope: AuthScope) ->
 
 /// All endpoints of all listeners except those in [`OPEN`]. Gateways have separate tokens without
 /// scopes.
-pub static ENDPOINTS: [Endpoint; 64] = [
+pub static ENDPOINTS: [Endpoint; 65] = [
     endpoint("POST", "/rate-limit/allow", AuthScope::Decide),
     endpoint("GET", "/v1/forward-auth", AuthScope::Decide),
     endpoint("POST", "/v1/acquire", AuthScope::Decide),
@@ -82,6 +82,7 @@ pub static ENDPOINTS: [Endpoint; 64] = [
     endpoint("GET", "/v1/dashboard/activity", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/audit", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/nodes", AuthScope::Read),
+    endpoint("GET", "/v1/dashboard/summary", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/gateways", AuthScope::Read),
     endpoint("GET", "/v1/dashboard/dead-letters", AuthScope::Read),
     endpoint("POST", "/v1/dashboard/dead-letters/replay", AuthScope::Admin),

@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::routing::any;
 use common::{RunningService, sluicegate};
 use serde_json::json;
+use sluicegate_testkit::redis::{RedisServer, Version};
 
 /// Rules of every kind, a gateway, and a worker whose jobs fail.
 const RULES: &str = r#"
@@ -46,6 +47,19 @@ limits:
       - name: USER_BUDGET
         per: [userId]
         limit: 0.50 USD/day
+  - name: money-of-tenants
+    rules:
+      - name: TENANT_BUDGET
+        per: [tenantId]
+        limit: 500 USD/day
+      - name: NO_TENANT_BUDGET
+        per: []
+        limit: 500 USD/day
+  - name: money-of-models
+    rules:
+      - name: MODEL_BUDGET
+        per: [modelId]
+        limit: 900 USD/day
 dimensions: {tenantId: optional}
 prices:
   default: {input: 2.00 USD/1M, output: 6.00 USD/1M}
@@ -59,7 +73,7 @@ gateways:
         wait: {max: 10s, depth: 500}
       - path: /paused
         upstream: UPSTREAM
-        limit: 25/s
+        limit: 600/min
         wait: {max: 0ms}
       - path: /hostile
         upstream: UPSTREAM
@@ -94,13 +108,17 @@ fn every_page_and_action_works_in_a_browser() {
     let open = RunningService::start(&rules);
     send_jobs(&open.config);
     let secured = RunningService::start(TOKENS);
-    let gateway = gateway(&open);
+    let gateway_address = gateway(&open);
+    let redis = RedisServer::start(Version::System, &[]);
+    let pair = [nodes::node(&redis), nodes::node(&redis)];
+    let address = |node: &RunningService| json!({ "admin": node.admin, "http": node.http, "gateway": gateway(node) });
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dashboard");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let plan = json!({
         "admin": open.admin,
         "http": open.http,
-        "gateway": gateway,
+        "gateway": gateway_address,
+        "pair": pair.each_ref().map(address),
         "config": open.config,
         "queue": queue,
         "secured": secured.admin,
@@ -116,6 +134,9 @@ fn every_page_and_action_works_in_a_browser() {
     assert!(status.success(), "the browser found something: see above");
     secured.stop();
     open.stop();
+    for node in pair {
+        node.stop();
+    }
 }
 
 /// Sends jobs that fail; texts of hostile clients are among them.

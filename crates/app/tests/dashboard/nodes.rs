@@ -24,10 +24,14 @@ gateways:
         path: /paused
         upstream: UPSTREAM
         limit: 25/s
+      - name: all
+        path: /graphql
+        upstream: UPSTREAM
+        limit: 25/s
 "#;
 
 /// Starts a node on a Redis server.
-fn node(redis: &RedisServer) -> RunningService {
+pub(crate) fn node(redis: &RedisServer) -> RunningService {
     let url = format!("redis://127.0.0.1:{}", redis.port);
     let store = format!("store: {{kind: redis, url: '{url}', timeout: 2s, deadline: 5s}}\n");
     RunningService::start(&format!("{store}{}", RULES.replace("UPSTREAM", &upstream())))
@@ -119,6 +123,73 @@ fn reservations_of_a_killed_node_are_settled_and_cancelled_on_another() {
         (&actions[0]["reason"], &actions[1]["reason"]),
         (&json!("it crashed"), &json!("invoice"))
     );
+    second.stop();
+}
+
+/// Reads the summary of all nodes together, of this one, or of another one.
+fn summary(node: &RunningService, of: &str) -> Value {
+    read(&format!("{}/v1/dashboard/summary?node={of}", node.admin))
+}
+
+/// Waits until `shown` is true for a summary, as a page reads it.
+fn wait_for_page(node: &RunningService, of: &str, shown: impl Fn(&Value) -> bool) {
+    eventually(|| shown(&summary(node, of)["summary"]));
+}
+
+#[test]
+fn every_page_shows_what_happens_on_another_node() {
+    let redis = RedisServer::start(Version::System, &[]);
+    let (first, second) = (node(&redis), node(&redis));
+    eventually(|| {
+        let count = |node: &RunningService| summary(node, "all")["nodes"].as_array().map(Vec::len);
+        count(&first) == Some(2) && count(&second) == Some(2)
+    });
+    let id = summary(&first, "own")["own"].as_str().expect("an id").to_owned();
+    let spends = |of: &Value| {
+        let budgets = of["budgets"].as_array().into_iter().flatten();
+        budgets.filter(|one| one["dimensions"][0][1] == "ann").count() == 1
+    };
+    let has = |of: &Value, part: &str| of[part].as_array().is_some_and(|list| !list.is_empty());
+
+    reserve(&first, "ann", "5");
+    wait_for_page(&first, "own", &spends);
+    wait_for_page(&second, "all", &spends);
+    wait_for_page(&second, &id, &spends);
+    assert!(!spends(&summary(&second, "own")["summary"]), "the second node has decided nothing");
+
+    assert_eq!(get(&format!("{}/paused", crate::gateway(&first))).0, 429);
+    let body = json!({ "dimensions": { "userId": "ann" } });
+    let reset = format!("{}/v1/reset?rule=MONTHLY&reason=ticket%207", first.admin);
+    assert_eq!(post(&reset, &body, None).0, 200);
+    assert_eq!(post(&format!("{}/reload?reason=ticket%208", first.admin), &json!({}), None).0, 200);
+    for of in ["all", id.as_str()] {
+        wait_for_page(&second, of, |of| {
+            let mut metrics = of["metrics"].as_array().into_iter().flatten();
+            let mut problems = of["problems"].as_array().into_iter().flatten();
+            let audit = of["audit"].as_array().into_iter().flatten();
+            let reasons: Vec<_> = audit.filter_map(|entry| entry["reason"].as_str()).collect();
+            metrics.any(|metric| metric["name"] == "sluicegate_gateway_upstream_answers_total")
+                && problems.any(|problem| {
+                    let title = problem["title"].as_str().unwrap_or_default();
+                    title.starts_with("vendor / api is closed") && problem["remedy"].is_string()
+                })
+                && reasons.contains(&"ticket 7")
+                && has(of, "reloads")
+                && has(of, "tail")
+                && has(of, "pauses")
+                && of["rates"]["allowed"].is_number()
+                && of["series"]["values"]["allowed"].as_array().is_some_and(|all| all.len() == 90)
+        });
+    }
+    // The routes have the same name on both nodes.
+    let shown = summary(&second, &id);
+    let limits = &shown["summary"]["routeLimits"][1];
+    assert_eq!((&limits["name"], &limits["perSecond"]), (&json!("vendor/api"), &json!(25.0)));
+    let decisions = |of: &str| summary(&second, of)["summary"]["decisions"]["allowed"].as_u64();
+    assert!(decisions("all") >= decisions(&id), "all nodes have at least those of one");
+    first.kill();
+    // A node that is gone is not shown for ever.
+    eventually(|| summary(&second, &id)["summary"].is_null());
     second.stop();
 }
 

@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query as Parameters, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::rule::EstimateMode;
-use sluicegate_core::{Money, Rule, Timestamp};
+use sluicegate_core::{Limit, Money, Rule, Span, Timestamp};
 use sluicegate_service::series::{KeyUsage, Resolution};
 
 use super::events::EventStreams;
-use super::{DashboardSources, RoutePause, RouteReading, problems};
+use super::{DashboardSources, RoutePause, RouteReading, nodes, problems};
 use crate::auth;
-use crate::recorder::{RankedCaller, TopCallers};
+use crate::recorder::{RankedCaller, Reload, TopCallers};
 use crate::rest::{HandlerResult, Problem, json as json_response};
+use crate::service::AuditEntry;
 
 type Sources = State<Arc<DashboardSources>>;
 
@@ -163,7 +164,7 @@ pub(super) async fn limits(State(sources): Sources) -> Response {
 }
 
 /// Returns the ranked callers, the keys closest to their limits, and the budgets.
-pub(crate) fn rankings(top: &TopCallers) -> (Value, Value, Value) {
+pub(super) fn rankings(top: &TopCallers) -> (Value, Value, Value) {
     let list =
         |callers: &[RankedCaller]| -> Vec<Value> { callers.iter().map(caller_json).collect() };
     let callers: serde_json::Map<_, _> = top
@@ -179,24 +180,6 @@ pub(crate) fn rankings(top: &TopCallers) -> (Value, Value, Value) {
     (callers.into(), usages(&top.closest), usages(&top.budgets))
 }
 
-/// Returns the summaries of all other nodes that share the store.
-async fn other_nodes(sources: &DashboardSources) -> Result<Vec<Value>, Problem> {
-    let Some(nodes) = &sources.nodes else { return Ok(Vec::new()) };
-    let texts = nodes.read().await.map_err(|problem| {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("no summaries: {problem}"))
-    })?;
-    let parsed = texts.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
-    Ok(parsed.filter(|summary| summary["id"] != sources.id.as_str()).collect())
-}
-
-/// Returns the summaries of all nodes that share the store, or only that of this node.
-pub(super) async fn nodes(State(sources): Sources) -> HandlerResult {
-    let mut nodes = other_nodes(&sources).await?;
-    nodes.extend(serde_json::from_str::<Value>(&sources.summary()).ok());
-    nodes.sort_by_key(|node| node["started"].as_str().unwrap_or_default().to_owned());
-    Ok(json_response(json!({ "own": sources.id, "nodes": nodes }).to_string()))
-}
-
 /// Returns the routes of the gateways of this process: until when they are closed and why, and the
 /// limits that their upstreams have announced.
 pub(super) async fn gateways(State(sources): Sources) -> Response {
@@ -207,7 +190,7 @@ pub(super) async fn gateways(State(sources): Sources) -> Response {
     if readings.iter().any(is_closed) {
         // Only the node that got the upstream's answer knows the reason, so the other nodes are
         // asked. If they do not answer, the reason is missing.
-        for node in other_nodes(&sources).await.unwrap_or_default() {
+        for node in nodes::other_nodes(&sources).await.unwrap_or_default() {
             let of_node = node["pauses"].as_array().cloned().unwrap_or_default();
             let of_node = of_node.into_iter().filter_map(|one| serde_json::from_value(one).ok());
             pauses.extend(of_node.map(|pause| (node["host"].clone(), pause)));
@@ -250,12 +233,21 @@ fn rule_json(rule: &Rule) -> Value {
         "when": when.collect::<Vec<_>>(),
         "per": rule.per,
         "limits": limits,
+        "perSecond": requests_per_second(rule),
         "shadow": rule.shadow,
         "unlimited": rule.unlimited,
         "optimistic": rule.mode == EstimateMode::Optimistic,
         "outage": rule.outage.map(|policy| policy.word()),
         "key": rule.key,
     })
+}
+
+/// Returns the requests per second that the limits of a rule allow on average; `None` if no limit counts
+/// requests in a window.
+pub(super) fn requests_per_second(rule: &Rule) -> Option<f64> {
+    let counts = |limit: &&Limit| limit.unit() == Unit::Requests && limit.window() > Span::ZERO;
+    let rate = |limit: &Limit| limit.rate() as f64 * 1e6 / limit.window().as_micros() as f64;
+    rule.limits.iter().filter(counts).map(rate).reduce(f64::min)
 }
 
 fn caller_json(caller: &RankedCaller) -> Value {
@@ -278,8 +270,7 @@ fn usage_json(usage: &KeyUsage) -> Value {
         "share": usage.share(),
         "unit": usage.unit,
         "at": usage.at.to_string(),
-        "firstAt": usage.first.0.to_string(),
-        "firstUsed": amount(usage.first.1),
+        "usedUpAt": usage.used_up_at().map(|at| at.to_string()),
         "reset": usage.reset.to_string(),
     })
 }
@@ -312,34 +303,39 @@ pub(super) async fn metrics(
 /// Returns the last decisions of the live tail and the last reloads.
 pub(super) async fn activity(State(sources): Sources) -> Response {
     let recorder = &sources.recorder;
-    let reloads = recorder.reloads().into_iter().map(|reload| match reload.outcome {
-        Ok(changes) => {
-            json!({ "at": reload.at.to_string(), "version": reload.version, "changes": changes })
-        }
-        Err(error) => {
-            json!({ "at": reload.at.to_string(), "version": reload.version, "error": error })
-        }
-    });
-    let reloads = Value::from(reloads.collect::<Vec<_>>());
+    let reloads = recorder.reloads();
+    let reloads = Value::from(reloads.iter().map(reload_json).collect::<Vec<_>>());
     let (admissions, denials) = recorder.sampled_shares();
     let sampled = json!({ "admissions": admissions, "denials": denials });
     let tail = recorder.tail();
     json_response(format!(r#"{{"reloads":{reloads},"sampled":{sampled},"decisions":{tail}}}"#))
 }
 
+/// Returns a reload: its changes, or the reason why it was rejected.
+pub(super) fn reload_json(reload: &Reload) -> Value {
+    let (at, version) = (reload.at.to_string(), reload.version);
+    match &reload.outcome {
+        Ok(changes) => json!({ "at": at, "version": version, "changes": changes }),
+        Err(error) => json!({ "at": at, "version": version, "error": error }),
+    }
+}
+
 /// Returns the last actions of the audit log, the newest first.
 pub(super) async fn audit(State(sources): Sources) -> Response {
-    let entries = sources.service.audit().newest(AUDIT_MAX).into_iter().map(|entry| {
-        json!({
-            "at": entry.at.to_string(),
-            "by": entry.by,
-            "action": entry.action,
-            "target": entry.target,
-            "reason": entry.reason,
-            "detail": entry.detail,
-        })
-    });
-    json_response(json!({ "audit": entries.collect::<Vec<_>>() }).to_string())
+    let entries = sources.service.audit().newest(AUDIT_MAX);
+    let entries: Vec<_> = entries.iter().map(audit_json).collect();
+    json_response(json!({ "audit": entries }).to_string())
+}
+
+pub(super) fn audit_json(entry: &AuditEntry) -> Value {
+    json!({
+        "at": entry.at.to_string(),
+        "by": entry.by,
+        "action": entry.action,
+        "target": entry.target,
+        "reason": entry.reason,
+        "detail": entry.detail,
+    })
 }
 
 /// The query parameters of `events`.
@@ -363,4 +359,23 @@ pub(super) async fn events(
     let access = auth::require(sources.tokens.clone()).with_browsers(sources.browsers.clone());
     let permitted = move || access.caller(&Method::GET, &uri, &headers).is_ok();
     streams.open(sources.recorder.ticks(), asked.tail, permitted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_rate_of_a_rule_is_drawn_whatever_its_window() {
+        let check = |limits: &[&str], expected: Option<f64>| {
+            let limits = limits.iter().map(|text| text.parse::<Limit>().expect("a limit"));
+            assert_eq!(requests_per_second(&Rule::new("R", limits)), expected);
+        };
+        check(&["25/s"], Some(25.0));
+        check(&["600/min"], Some(10.0));
+        check(&["1/2s"], Some(0.5));
+        check(&["25/s", "600/min", "864000/day"], Some(10.0));
+        check(&["10 concurrent", "100 tokens/s"], None);
+        check(&["10 concurrent", "3/s"], Some(3.0));
+    }
 }

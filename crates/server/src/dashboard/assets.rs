@@ -29,6 +29,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("api.js", SCRIPT, include_str!("assets/api.js")),
     ("chart.js", SCRIPT, include_str!("assets/chart.js")),
     ("parts.js", SCRIPT, include_str!("assets/parts.js")),
+    ("nodes.js", SCRIPT, include_str!("assets/nodes.js")),
     ("overview.js", SCRIPT, include_str!("assets/overview.js")),
     ("limits.js", SCRIPT, include_str!("assets/limits.js")),
     ("caller.js", SCRIPT, include_str!("assets/caller.js")),
@@ -119,6 +120,11 @@ mod tests {
     fn all_files_together_are_small() {
         let bytes: usize = ASSETS.iter().map(|asset| asset.gzip.len()).sum();
         assert!(bytes < 150_000, "{bytes} bytes");
+        // The documentation says how much it is, rounded up to 5 KB.
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboard.md");
+        let page = std::fs::read_to_string(page).expect("the page");
+        let documented = format!("less than {} KB together, compressed", bytes.div_ceil(5_000) * 5);
+        assert!(page.contains(&documented), "{bytes} bytes: write {documented}");
     }
 
     #[test]

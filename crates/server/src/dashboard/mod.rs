@@ -10,7 +10,10 @@ mod api;
 mod assets;
 mod events;
 mod login;
+mod nodes;
 mod problems;
+mod summary;
+mod together;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +28,6 @@ use sluicegate_core::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 pub use access::BrowserAccess;
-pub(crate) use api::rankings;
 
 use crate::auth::Tokens;
 use crate::recorder::Recorder;
@@ -34,6 +36,8 @@ use crate::rest::only;
 use crate::service::Service;
 use events::EventStreams;
 use login::LoginAttempts;
+use nodes::SummaryAnswers;
+pub use nodes::{SUMMARY_EVERY, SUMMARY_LASTS};
 
 /// Maximum size of a login.
 const BODY_LIMIT: usize = 16 * 1_024;
@@ -111,14 +115,6 @@ pub type SummariesFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<String>, String>> + Send + 'a>>;
 
 impl DashboardSources {
-    /// Returns the summary of this node.
-    pub fn summary(&self) -> String {
-        let pauses = self.pauses();
-        let problems = problems::of(&self.recorder, &pauses);
-        let problems: Vec<_> = problems.into_iter().map(|problem| problem.title).collect();
-        self.recorder.summary(&self.id, &problems, &pauses)
-    }
-
     /// Returns the pauses of this process that are not over.
     fn pauses(&self) -> Vec<RoutePause> {
         let now = self.recorder.now();
@@ -133,12 +129,19 @@ impl DashboardSources {
 struct DashboardState {
     sources: Arc<DashboardSources>,
     streams: EventStreams,
+    answers: SummaryAnswers,
     attempts: LoginAttempts,
 }
 
 impl FromRef<DashboardState> for LoginAttempts {
     fn from_ref(state: &DashboardState) -> Self {
         state.attempts.clone()
+    }
+}
+
+impl FromRef<DashboardState> for SummaryAnswers {
+    fn from_ref(state: &DashboardState) -> Self {
+        state.answers.clone()
     }
 }
 
@@ -162,7 +165,12 @@ impl BodyLimit for DashboardState {
 
 /// Returns the routes of the dashboard. Open event streams end at the shutdown.
 pub fn router(sources: Arc<DashboardSources>, shutdown: CancellationToken) -> Router {
-    let streams = EventStreams::new(shutdown);
+    let state = DashboardState {
+        sources,
+        streams: EventStreams::new(shutdown),
+        answers: SummaryAnswers::default(),
+        attempts: LoginAttempts::default(),
+    };
     Router::new()
         .route("/", only(get(assets::index)))
         .route("/assets/{*file}", only(get(assets::file)))
@@ -174,8 +182,9 @@ pub fn router(sources: Arc<DashboardSources>, shutdown: CancellationToken) -> Ro
         .route("/v1/dashboard/metrics", only(get(api::metrics)))
         .route("/v1/dashboard/activity", only(get(api::activity)))
         .route("/v1/dashboard/audit", only(get(api::audit)))
-        .route("/v1/dashboard/nodes", only(get(api::nodes)))
+        .route("/v1/dashboard/nodes", only(get(nodes::nodes)))
+        .route("/v1/dashboard/summary", only(get(nodes::summary)))
         .route("/v1/dashboard/gateways", only(get(api::gateways)))
         .route("/v1/dashboard/events", only(get(api::events)))
-        .with_state(DashboardState { sources, streams, attempts: LoginAttempts::default() })
+        .with_state(state)
 }

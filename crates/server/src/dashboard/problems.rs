@@ -29,7 +29,7 @@ const METRICS: [&str; 10] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct NodeProblem {
     severity: Severity,
-    pub(super) title: String,
+    title: String,
     remedy: String,
     /// Page of the dashboard that shows more.
     page: &'static str,

@@ -16,6 +16,8 @@ use crate::service::{DecisionEvent, Operation};
 const COUNTERS: usize = 1_000;
 /// Maximum number of keys that are compared by their used share.
 const KEYS_MAX: usize = 1_000;
+/// Number of keys of each dimension that are shown in any case.
+const OF_EACH: usize = 15;
 /// Length of a period. The dashboard shows the callers of the current period and of the one before.
 const PERIOD: Span = Span::from_secs(300);
 
@@ -217,7 +219,10 @@ impl Callers {
         TopCallers {
             since: self.before_since,
             dimensions: dimensions.collect(),
-            closest: self.closest.top(now, count).into_iter().cloned().collect(),
+            closest: first_of_each(self.closest.top(now, usize::MAX), count)
+                .into_iter()
+                .cloned()
+                .collect(),
             budgets: self.top_budgets(now, count),
         }
     }
@@ -225,13 +230,32 @@ impl Callers {
     /// Returns the budgets with the largest spend and those with the largest used share, up to `count`
     /// of each, the largest spend first.
     fn top_budgets(&self, now: Timestamp, count: usize) -> Vec<KeyUsage> {
-        let mut budgets = self.spent.top(now, count);
+        let mut budgets = first_of_each(self.spent.top(now, usize::MAX), count);
         let by_spend: HashSet<_> = budgets.iter().map(|usage| usage.identity()).collect();
         let by_share = self.budgets.top(now, count).into_iter();
         budgets.extend(by_share.filter(|usage| !by_spend.contains(&usage.identity())));
         budgets.sort_by_key(|usage| Reverse(usage.used()));
         budgets.into_iter().cloned().collect()
     }
+}
+
+/// Returns the first `count` usages, and further ones that are among the first of a dimension: many users
+/// that are close to their limits hide no tenant.
+fn first_of_each(usages: Vec<&KeyUsage>, count: usize) -> Vec<&KeyUsage> {
+    let mut found = [0; CallerDimension::ALL.len()];
+    let mut place = 0;
+    let is_first = |usage: &&KeyUsage| {
+        place += 1;
+        let mut is_first = place <= count;
+        for (dimension, found) in CallerDimension::ALL.iter().zip(&mut found) {
+            if usage.dimensions.iter().any(|(name, _)| name == dimension.name()) {
+                *found += 1;
+                is_first |= *found <= count.min(OF_EACH);
+            }
+        }
+        is_first
+    };
+    usages.into_iter().filter(is_first).collect()
 }
 
 /// Returns the most frequent values of two periods. It merges only the top values of each period,

@@ -18,7 +18,6 @@
 mod callers;
 mod metric_reading;
 mod sampling;
-mod summary;
 mod tail;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use sluicegate_core::limit::Unit;
-use sluicegate_core::time::{Clock, Timestamp};
+use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_service::series::{Resolution, SeriesTable};
 use tokio::sync::watch;
 
@@ -42,6 +41,8 @@ use metric_reading::is_series;
 use sampling::{DecisionSampler, SampledClass};
 use tail::Tail;
 
+/// Interval of [`Recorder::tick`].
+pub const TICK: Span = Span::from_secs(1);
 /// Maximum number of time series.
 const SERIES_MAX: usize = 300;
 /// Number of reloads that are kept.
@@ -157,7 +158,7 @@ impl Recorder {
         self.0.ticks.subscribe()
     }
 
-    /// Records one second. The process calls it once a second.
+    /// Records one second. The process calls it every [`TICK`].
     pub fn tick(&self) {
         let now = self.now();
         let second = now.as_micros() / 1_000_000;
@@ -285,6 +286,11 @@ impl Recorder {
     /// Returns the last decisions of the live tail as a JSON list, the oldest first.
     pub fn tail(&self) -> String {
         lock(&self.0.tail).all()
+    }
+
+    /// Returns the newest decisions of the live tail as JSON, the newest first.
+    pub fn newest_decisions(&self, count: usize) -> Vec<Value> {
+        lock(&self.0.tail).newest(count)
     }
 
     /// Returns the shares of admissions and of denials that the sample contains.

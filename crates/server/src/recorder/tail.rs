@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde_json::Value;
 use sluicegate_core::time::Timestamp;
 
 use super::sampling::SampledClass;
@@ -61,6 +62,12 @@ impl Tail {
         let skipped = std::mem::take(&mut self.skipped);
         let sampled = format!(r#"{{"admissions":{admissions},"denials":{denials}}}"#);
         format!(r#"{{"skipped":{skipped},"sampled":{sampled},"decisions":{list}}}"#)
+    }
+
+    /// Returns the newest decisions as JSON, the newest first.
+    pub(super) fn newest(&self, count: usize) -> Vec<Value> {
+        let newest = self.decisions.iter().rev().take(count);
+        newest.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     /// Returns all decisions as a JSON list.

@@ -23,6 +23,8 @@ async function send(method, path, body) {
   throw new Error((answer && answer.detail) || text || `status ${response.status}`);
 }
 export const get = (path) => send("GET", path);
+/** Adds the reason of an action to a path. */
+export const because = (path, reason) => `${path}${path.includes("?") ? "&" : "?"}reason=${encodeURIComponent(reason)}`;
 export const post = (path, body) => send("POST", path, body ?? {});
 export const remove = (path) => send("DELETE", path);
 
@@ -41,17 +43,26 @@ const SECONDS = 900;
 export const live = { until: 0, step: 1, series: {}, connected: false, tail: false };
 let source = null;
 let retry = null;
+/** True from `connect` to `disconnect`, also while the page is hidden. */
+let wanted = false;
+/** Counts connections, so that an older one that is still loading does nothing. */
+let turn = 0;
 
-/** Loads the series of the last 15 minutes, and follows them. */
+/** Loads the series of the last 15 minutes, and follows them while the page is visible. */
 export async function connect(tail = live.tail) {
   live.tail = tail;
-  disconnect();
+  close();
+  wanted = true;
+  // A browser has six connections to a host, so a hidden page holds none.
+  if (document.hidden) return;
+  const own = turn;
   try {
     const loaded = await get("/v1/dashboard/series");
+    if (own !== turn) return;
     live.until = loaded.until;
     live.series = loaded.series;
   } catch {
-    retry = setTimeout(() => connect(), 3000);
+    if (own === turn) retry = setTimeout(() => connect(), 3000);
     return;
   }
   source = new EventSource(`/v1/dashboard/events${live.tail ? "?tail=true" : ""}`);
@@ -69,16 +80,32 @@ export async function connect(tail = live.tail) {
     live.connected = false;
     listeners.tick.forEach((listen) => listen());
     // Loads everything again, because seconds are missing.
-    disconnect();
+    close();
     retry = setTimeout(() => connect(), 3000);
   };
 }
 
-export function disconnect() {
+function close() {
+  turn += 1;
   clearTimeout(retry);
   if (source) source.close();
   source = null;
 }
+
+export function disconnect() {
+  wanted = false;
+  close();
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!wanted) return;
+  if (document.hidden) {
+    close();
+    live.connected = false;
+  } else {
+    connect();
+  }
+});
 
 function append(second, values) {
   const missed = Math.max(0, Math.min(SECONDS, second - live.until));
@@ -100,9 +127,13 @@ export const last = (values) => {
   return 0;
 };
 
-/** Returns the mean of the last `count` values without gaps; null without values. */
-export function mean(values, count) {
-  const found = (values || []).slice(-count).filter((value) => value !== null);
+/**
+ * Returns the mean of the last seconds without gaps, of values that are `step` seconds apart; null without values. If
+ * they are means of several seconds, it leaves out the last one, which is that of a single second.
+ */
+export function mean(values, seconds, step = 1) {
+  const ended = step > 1 ? (values || []).slice(0, -1) : values || [];
+  const found = ended.slice(-Math.max(1, Math.round(seconds / step))).filter((value) => value !== null);
   return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : null;
 }
 

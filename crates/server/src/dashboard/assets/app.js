@@ -1,7 +1,8 @@
 // The frame of all pages: navigation, login and theme.
 import { html, render, useEffect, useState } from "./vendor/preact.js";
 import { connect, disconnect, get, on, post } from "./api.js";
-import { Problem, Toast, useLive, useLoaded } from "./parts.js";
+import { Problem, Toast, useLive } from "./parts.js";
+import { NodeChoice, useView } from "./nodes.js";
 import { Overview } from "./overview.js";
 import { Limits } from "./limits.js";
 import { CallerPage } from "./caller.js";
@@ -92,8 +93,8 @@ function Live() {
 
 function Frame({ session, left }) {
   const { page, parameters } = usePlace();
-  const [overview] = useLoaded("/v1/dashboard/overview", 5);
-  const problems = overview?.problems ?? [];
+  const view = useView();
+  const problems = view.summary?.problems ?? [];
   const [key, title, Page] = page;
   const has = (scope) => session.scopes.includes(scope);
   useEffect(() => {
@@ -127,7 +128,8 @@ function Frame({ session, left }) {
       </div>
     </header>
     <main id="content" tabindex="-1">
-      <${Page} key=${key} title=${title} parameters=${parameters} admin=${has("admin")} session=${session} overview=${overview} />
+      ${key !== "caller" && html`<${NodeChoice} view=${view} />`}
+      <${Page} key=${key} title=${title} parameters=${parameters} admin=${has("admin")} session=${session} view=${view} />
     </main>
     <${Toast} />
   </div>`;

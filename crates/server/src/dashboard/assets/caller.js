@@ -1,13 +1,13 @@
 // One caller: its usage in every window, the decision it would get, and actions.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
-import { clock, duration, post, whole } from "./api.js";
+import { because, clock, duration, post, whole } from "./api.js";
 import { Sparkline } from "./chart.js";
 import { ActionForm, Badge, Bar, Dialog, Dimensions, Panel, Problem } from "./parts.js";
 
 /** Number of values of a sparkline. */
 const HISTORY = 150;
 
-/** Asks for usage and explanation every two seconds, and remembers the usage since the page was opened. */
+/** Asks for usage and explanation every second, and remembers the usage since the page was opened. */
 function useCaller(dimensions) {
   const [state, setState] = useState({});
   const history = useRef({});
@@ -17,6 +17,10 @@ function useCaller(dimensions) {
     let ended = false;
     let timer = null;
     const load = async () => {
+      if (document.hidden) {
+        timer = setTimeout(load, 1000);
+        return;
+      }
       try {
         const [usage, explained] = await Promise.all([post("/v1/usage", { dimensions }), post("/v1/explain", { dimensions })]);
         if (ended) return;
@@ -29,7 +33,7 @@ function useCaller(dimensions) {
       } catch (error) {
         if (!ended) setState({ error: error.message });
       }
-      if (!ended) timer = setTimeout(load, 2000);
+      if (!ended) timer = setTimeout(load, 1000);
     };
     history.current = {};
     load();
@@ -90,7 +94,7 @@ function Action({ kind, dimensions, rules, close, done }) {
   const [lasts, setLasts] = useState("1h");
   const act = async (reason) => {
     if (kind === "reset") {
-      const answer = await post(`/v1/reset?rule=${encodeURIComponent(rule)}&reason=${encodeURIComponent(reason)}`, { dimensions });
+      const answer = await post(because(`/v1/reset?rule=${encodeURIComponent(rule)}`, reason), { dimensions });
       return `Reset ${answer.reset.length} counters`;
     }
     const body = { rule, when: dimensions, limit: kind === "override" ? limit.split(",").map((text) => text.trim()) : "0", reason };
@@ -122,7 +126,7 @@ export function CallerPage({ parameters, admin }) {
     <p class="small"><a href="#/limits">← Limits</a></p>
     <${Problem} text=${error} />
     <div class="grid">
-      <${Panel} kind="two-thirds" title="Usage" note="read every 2 seconds; reading charges nothing">${usage && html`<${Usage} usage=${usage} history=${history} />`}<//>
+      <${Panel} kind="two-thirds" title="Usage" note="read every second; reading charges nothing">${usage && html`<${Usage} usage=${usage} history=${history} />`}<//>
       <${Panel} kind="third" title="Explain" note="a request of this caller">${explained && html`<${Explained} explained=${explained} />`}<//>
     </div>
     ${action && html`<${Action} kind=${action} dimensions=${dimensions} rules=${rules} close=${() => setAction(null)} done=${reload} />`}`;

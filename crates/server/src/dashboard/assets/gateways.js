@@ -6,12 +6,6 @@ import { Badge, Bar, Empty, Panel, Problem, Table, Tile, useLoaded, useRange } f
 
 const sum = (metrics, name, labels) => metrics.filter((one) => one.name === name && Object.entries(labels).every(([key, value]) => one.labels[key] === value)).reduce((total, one) => total + one.value, 0);
 
-/** Returns the requests per second that a limit such as 25/s allows, or undefined. */
-function perSecond(limits) {
-  const rates = (limits ?? []).map((limit) => /^([\d_]+)\/s(\s|$)/.exec(limit)).filter(Boolean);
-  return rates.length ? Math.min(...rates.map((found) => Number(found[1].replaceAll("_", "")))) : undefined;
-}
-
 /** Until when the route is closed, and why. */
 function Closed({ state, now }) {
   if (!state?.closedUntil) return state?.error ? html`<p class="error">The store did not answer: ${state.error}</p>` : null;
@@ -45,7 +39,7 @@ function Route({ gateway, route, metrics, data, rule, state, now }) {
   const labels = { gateway, route };
   const waits = metrics.find((one) => one.name === "sluicegate_gateway_wait_seconds" && one.labels.gateway === gateway && one.labels.route === route);
   const took = metrics.find((one) => one.name === "sluicegate_gateway_upstream_seconds" && one.labels.gateway === gateway && one.labels.route === route);
-  const contract = perSecond(rule?.limits);
+  const contract = rule?.perSecond ?? undefined;
   const lines = [{ name: "sent to the upstream", color: "allowed", values: upstream, fill: true }];
   const queue = [{ name: "waiting", color: "info", values: waiting, fill: true }];
   const statuses = (name, label) => metrics.filter((one) => one.name === name && one.labels.gateway === gateway && one.labels.route === route && one.value > 0).map((one) => [one.labels[label], one.value]);
@@ -57,7 +51,7 @@ function Route({ gateway, route, metrics, data, rule, state, now }) {
       <div class="tiles">
         <${Tile} label="Waiting" value=${whole(last(waiting))} color=${last(waiting) > 100 ? "red" : ""} />
         <${Tile} label="Oldest wait" value=${duration(last(oldest))} />
-        <${Tile} label="Sent" value=${number(last(upstream))} unit="/s" note=${contract ? `of ${whole(contract)} per second` : ""} />
+        <${Tile} label="Sent" value=${number(last(upstream))} unit="/s" note=${contract ? `of ${number(contract)} per second` : ""} />
         <${Tile} label="Mean wait" value=${waits?.count ? ms((1000 * waits.value) / waits.count) : "–"} note="of all that got a turn" />
         <${Tile} label="Mean time of the upstream" value=${took?.count ? ms((1000 * took.value) / took.count) : "–"} />
       </div>
@@ -73,20 +67,29 @@ function Route({ gateway, route, metrics, data, rule, state, now }) {
   <//>`;
 }
 
-export function Gateways() {
-  const [loaded, error] = useLoaded("/v1/dashboard/metrics?names=sluicegate_gateway_", 2);
+/** Returns the state of a route that only other nodes serve: the pause that its upstream asked for last. */
+function pausedUntil(pauses, gateway, route, now) {
+  const found = pauses.filter((one) => one.gateway === gateway && one.route === route && new Date(one.until) > now);
+  found.sort((one, other) => new Date(other.until) - new Date(one.until));
+  return found[0] && { closedUntil: found[0].until, reason: found[0].reason, learnedBy: found[0].node };
+}
+
+export function Gateways({ view }) {
+  const [loaded, error] = useLoaded(view.isOwn ? "/v1/dashboard/metrics?names=sluicegate_gateway_" : null);
   const [limits] = useLoaded("/v1/dashboard/limits", 10);
-  const [states] = useLoaded("/v1/dashboard/gateways", 2);
-  const now = states ? new Date(states.now).getTime() : Date.now();
-  const stateOf = (gateway, route) => states?.routes.find((one) => one.gateway === gateway && one.route === route);
-  const [data, choice] = useRange();
-  const metrics = loaded?.metrics ?? [];
+  const [states] = useLoaded("/v1/dashboard/gateways");
+  const { now, summary } = view;
+  const ofThisNode = (gateway, route) => states?.routes.find((one) => one.gateway === gateway && one.route === route);
+  const stateOf = (gateway, route) => ofThisNode(gateway, route) ?? pausedUntil(summary?.pauses ?? [], gateway, route, now);
+  const [data, choice] = useRange(view);
+  const shown = view.isOwn ? loaded?.metrics : summary?.metrics;
+  const metrics = (shown ?? []).filter((one) => one.name.startsWith("sluicegate_gateway_"));
   const routes = [...new Set(metrics.filter((one) => one.labels.gateway).map((one) => JSON.stringify([one.labels.gateway, one.labels.route])))].map((text) => JSON.parse(text));
-  const rules = (limits?.groups ?? []).flatMap((group) => group.rules);
+  const rules = [...(limits?.groups ?? []).flatMap((group) => group.rules), ...(summary?.routeLimits ?? [])];
   return html`<div class="head"><h1>Gateways</h1><span class="grow"></span>${choice}</div>
     <${Problem} text=${error} />
     <div class="grid">
       ${routes.map(([gateway, route]) => html`<${Route} key=${`${gateway}/${route}`} gateway=${gateway} route=${route} metrics=${metrics} data=${data} state=${stateOf(gateway, route)} now=${now} rule=${rules.find((rule) => rule.name === `${gateway}/${route}`)} />`)}
-      ${loaded && routes.length === 0 && html`<section class="panel"><${Empty}>This process runs no gateway: add <code>gateways</code> to its configuration.<//></section>`}
+      ${shown && routes.length === 0 && html`<section class="panel"><${Empty}>${view.isOwn ? "This process runs" : "These nodes run"} no gateway: add <code>gateways</code> to the configuration.<//></section>`}
     </div>`;
 }

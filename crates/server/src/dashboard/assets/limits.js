@@ -1,6 +1,6 @@
 // Limits: every rule, the callers that are denied most, and the keys closest to their limits.
 import { html, useState } from "./vendor/preact.js";
-import { clock, duration, number, percent, remove, whole } from "./api.js";
+import { because, clock, duration, number, percent, remove, whole } from "./api.js";
 import { ActionForm, Badge, Bar, Dialog, Dimensions, Panel, Problem, Table, Tabs, useLoaded } from "./parts.js";
 
 const DIMENSIONS = [["userId", "Users"], ["tenantId", "Tenants"], ["modelId", "Models"], ["apiKey", "API keys"]];
@@ -116,45 +116,25 @@ export function OverrideTable({ overrides, admin, changed }) {
     html`<${Dialog} title=${`Remove the override of ${removing.rule}`} close=${() => setRemoving(null)}>
       <${ActionForm} label="Remove" danger close=${() => setRemoving(null)} done=${changed}
         action=${async (reason) => {
-          await remove(`/v1/overrides/${encodeURIComponent(removing.id)}?reason=${encodeURIComponent(reason)}`);
+          await remove(because(`/v1/overrides/${encodeURIComponent(removing.id)}`, reason));
           return "Override removed";
         }} />
     <//>`}`;
 }
 
-/** Adds up the rankings of all nodes. The counters are shared, so a key has the usage that was seen last. */
-function together(nodes) {
-  const callers = {};
-  for (const [dimension] of DIMENSIONS) {
-    callers[dimension] = {};
-    for (const by of ["requested", "denied"]) {
-      const sums = new Map();
-      for (const one of nodes.flatMap((node) => node.callers[dimension]?.[by] ?? [])) {
-        const sum = sums.get(one.value) ?? { value: one.value, count: 0, denied: 0, error: 0 };
-        for (const part of ["count", "denied", "error"]) sum[part] += one[part];
-        sums.set(one.value, sum);
-      }
-      callers[dimension][by] = [...sums.values()].sort((one, other) => other.count - one.count);
-    }
-  }
-  const keys = new Map();
-  for (const usage of nodes.flatMap((node) => node.closest)) {
-    const key = JSON.stringify([usage.rule, usage.limit, usage.dimensions]);
-    if (!keys.has(key) || keys.get(key).at < usage.at) keys.set(key, usage);
-  }
-  return { callers, closest: [...keys.values()].sort((one, other) => other.share - one.share) };
+/** Returns the groups of rules with the counts of the chosen nodes. */
+function withCounts(groups, counts) {
+  const of = new Map(counts.map(([name, allowed, denied, shadowDenied]) => [name, { allowed, denied, shadowDenied }]));
+  const none = { allowed: 0, denied: 0, shadowDenied: 0 };
+  return groups.map((group) => ({ ...group, rules: group.rules.map((rule) => ({ ...rule, ...(of.get(rule.name) ?? none) })) }));
 }
 
-export function Limits({ admin }) {
-  const [own, error] = useLoaded("/v1/dashboard/limits", 3);
-  const [shared] = useLoaded("/v1/dashboard/nodes", 3);
-  const [scope, setScope] = useState("all");
-  const nodes = shared?.nodes ?? [];
-  const several = nodes.length > 1;
-  const limits = own && several && scope === "all" ? { ...own, ...together(nodes) } : own;
-  const [overrides, , changed] = useLoaded("/v1/overrides", 5);
-  const choice = several && html`<span class="grow"></span><${Tabs} label="Nodes" value=${scope} choose=${setScope} options=${[["all", `All ${nodes.length} nodes`], ["own", "This node"]]} />`;
-  return html`<div class="head"><h1>Limits</h1>${choice}</div>
+export function Limits({ admin, view }) {
+  const [own, error] = useLoaded("/v1/dashboard/limits");
+  const { summary } = view;
+  const limits = own && !view.isOwn && summary ? { ...own, ...summary, groups: withCounts(own.groups, summary.rules) } : own;
+  const [overrides, , changed] = useLoaded("/v1/overrides");
+  return html`<div class="head"><h1>Limits</h1></div>
     <${Problem} text=${error} />
     <div class="grid">
       <${Panel} title="Look up a caller" note="its usage in every window, why it is allowed or denied, and actions"><${Search} /><//>

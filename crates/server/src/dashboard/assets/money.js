@@ -7,15 +7,10 @@ import { CallerLink } from "./limits.js";
 
 const dollars = (value) => (value === null || value === undefined ? "–" : `$${Number(value).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: value < 0.1 ? 6 : 2 })}`);
 
-/** Returns the seconds until a budget is used up at the pace since it was first seen, if that is before anything of it frees up. */
+/** Returns the seconds until a budget is used up at its pace; null if a part of it frees up before. */
 function runsOut(usage, now) {
-  const [used, limit] = [Number(usage.used), Number(usage.of)];
-  if (used >= limit) return 0;
-  const elapsed = (new Date(usage.at) - new Date(usage.firstAt)) / 1000;
-  const spent = used - Number(usage.firstUsed);
-  if (elapsed < 10 || spent <= 0) return null;
-  const left = ((limit - used) * elapsed) / spent - (now - new Date(usage.at)) / 1000;
-  return left < (new Date(usage.reset) - now) / 1000 ? Math.max(1, left) : null;
+  if (usage.usedUpAt === null) return null;
+  return usage.share >= 1 ? 0 : Math.max(1, (new Date(usage.usedUpAt) - now) / 1000);
 }
 
 const estimate = ({ amount, unit }) => (unit === "USD" ? dollars(amount) : `${whole(amount)} ${unit.replaceAll("_", " ")}`);
@@ -46,7 +41,7 @@ function EndReservation({ kind, one, close, done }) {
 
 /** Reservations whose hold is over: their callers have crashed, or forgot to settle them. */
 function Unsettled({ admin }) {
-  const [loaded, error, reload] = useLoaded("/v1/reservations", 3);
+  const [loaded, error, reload] = useLoaded("/v1/reservations");
   const [ending, setEnding] = useState(null);
   const now = loaded ? new Date(loaded.now).getTime() : 0;
   const rows = (loaded?.reservations ?? []).slice(0, 100).map((one) => [
@@ -70,14 +65,13 @@ function Unsettled({ admin }) {
   <//>`;
 }
 
-export function MoneyPage({ admin }) {
-  const [limits, error] = useLoaded("/v1/dashboard/limits", 3);
-  const [data, choice] = useRange();
+export function MoneyPage({ admin, view }) {
+  const [data, choice] = useRange(view);
   const [by, setBy] = useState("any");
-  const now = limits ? new Date(limits.now).getTime() : Date.now();
-  const budgets = (limits?.budgets ?? []).filter((usage) => by === "any" || usage.dimensions.some(([name]) => name === by));
-  budgets.sort((one, other) => Number(other.used) - Number(one.used));
-  const ending = (limits?.budgets ?? []).filter((usage) => runsOut(usage, now) !== null);
+  const { now } = view;
+  const all = view.summary?.budgets ?? [];
+  const budgets = all.filter((usage) => by === "any" || usage.dimensions.some(([name]) => name === by));
+  const ending = all.filter((usage) => runsOut(usage, now) !== null);
   const rows = budgets.slice(0, 50).map((usage) => {
     const left = runsOut(usage, now);
     return [
@@ -95,19 +89,19 @@ export function MoneyPage({ admin }) {
     { name: "settled", color: "allowed", values: settled },
   ];
   return html`<div class="head"><h1>Money</h1><span class="grow"></span>${choice}</div>
-    <${Problem} text=${error} />
+    <${Problem} text=${view.error} />
     <div class="grid">
       <div class="tiles">
-        <${Tile} label="Reserved" value=${dollars(last(reserved))} unit="/s" note=${`mean of 5 minutes: ${dollars(mean(reserved, 300 / data.step))}`} />
-        <${Tile} label="Settled" value=${dollars(last(settled))} unit="/s" note=${`mean of 5 minutes: ${dollars(mean(settled, 300 / data.step))}`} />
-        <${Tile} label="Budgets in use" value=${(limits?.budgets ?? []).length} />
+        <${Tile} label="Reserved" value=${dollars(last(reserved))} unit="/s" note=${`mean of 5 minutes: ${dollars(mean(reserved, 300, data.step))}`} />
+        <${Tile} label="Settled" value=${dollars(last(settled))} unit="/s" note=${`mean of 5 minutes: ${dollars(mean(settled, 300, data.step))}`} />
+        <${Tile} label="Budgets in use" value=${all.length} />
         <${Tile} label="Run out at this pace" value=${ending.length} color=${ending.length ? "amber" : ""} note="before they free up" />
       </div>
       <${Panel} title="Dollars per second" note="reserved when work starts, settled when its cost is known" extra=${html`<${Legend} lines=${lines} />`}>
         <div class="body"><${Chart} label="Dollars per second" lines=${lines} until=${data.until} step=${data.step} format=${dollars} height=${160} /></div>
       <//>
       <${Unsettled} admin=${admin} />
-      <${Panel} title="Budgets" note="largest spend first, as the last decisions saw it" extra=${html`<${Tabs} label="Dimension" value=${by} choose=${setBy} options=${[["any", "All"], ["userId", "Users"], ["tenantId", "Tenants"], ["modelId", "Models"]]} />`}>
+      <${Panel} title="Budgets" note="largest spend first, as the last decisions saw it" extra=${html`<${Tabs} label="Dimension" value=${by} choose=${setBy} options=${[["any", "All"], ["userId", "Users"], ["tenantId", "Tenants"], ["modelId", "Models"], ["apiKey", "API keys"]]} />`}>
         <${Table} label="Budgets" columns=${[["who", "key"], ["rule"], ["share"], ["spent", "num"], ["runs out"], ["seen"]]} rows=${rows} empty="no limit on money has been used" />
       <//>
     </div>`;

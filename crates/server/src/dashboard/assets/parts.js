@@ -9,37 +9,61 @@ export function useLive() {
   return live;
 }
 
-/** Loads a path now and every `seconds`. Returns [answer, error, reload]. */
-export function useLoaded(path, seconds = 5) {
+/** Time between two requests while no live data arrives, in seconds. */
+const ALONE = 1;
+
+/**
+ * Loads a path now, and again whenever live data arrives: every second. With `seconds`, it is loaded every so
+ * many seconds instead. A hidden page loads nothing. Returns [answer, error, reload].
+ */
+export function useLoaded(path, seconds) {
   const [state, setState] = useState({});
   const [turn, setTurn] = useState(0);
   useEffect(() => {
+    if (!path) return undefined;
     let ended = false;
+    let busy = false;
+    let again = false;
     let timer = null;
     const load = async () => {
+      if (ended || document.hidden) return;
+      if (busy) {
+        again = true;
+        return;
+      }
+      busy = true;
+      clearTimeout(timer);
       try {
         const answer = await get(path);
         if (!ended) setState({ path, answer });
       } catch (error) {
-        if (!ended) setState((before) => ({ ...before, path, error: error.message }));
+        if (!ended) setState((before) => ({ path, answer: before.path === path ? before.answer : undefined, error: error.message }));
       }
-      if (!ended) timer = setTimeout(load, seconds * 1000);
+      busy = false;
+      if (ended) return;
+      timer = setTimeout(load, again ? 0 : 1000 * (seconds ?? (live.connected ? 3 * ALONE : ALONE)));
+      again = false;
     };
-    if (path) load();
+    const stop = seconds ? () => {} : on("tick", load);
+    document.addEventListener("visibilitychange", load);
+    load();
     return () => {
       ended = true;
       clearTimeout(timer);
+      stop();
+      document.removeEventListener("visibilitychange", load);
     };
   }, [path, seconds, turn]);
   return [state.path === path ? state.answer : undefined, state.path === path ? state.error : undefined, () => setTurn((count) => count + 1)];
 }
 
-/** The series of a range: the live ones of 15 minutes, or those of 24 hours. */
-export function useRange() {
+/** The series of a range: those of 15 minutes of the chosen nodes, or those of 24 hours, which only this node has. */
+export function useRange(view) {
   const [range, setRange] = useState("15m");
-  const now = useLive();
-  const [day] = useLoaded(range === "24h" ? "/v1/dashboard/series?range=24h" : null, 10);
-  const data = range === "24h" ? (day ?? { until: now.until, step: 10, series: {} }) : now;
+  const isDay = view.isOwn && range === "24h";
+  const [day] = useLoaded(isDay ? "/v1/dashboard/series?range=24h" : null, 10);
+  const data = isDay ? (day ?? { until: view.live.until, step: 10, series: {} }) : view.live;
+  if (!view.isOwn) return [data, html`<span class="soft small">15 min, by ten seconds; choose this node for more</span>`];
   const choice = html`<${Tabs} label="Range" value=${range} choose=${setRange} options=${[["15m", "15 min"], ["24h", "24 h"]]} />`;
   return [data, choice];
 }

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "./vendor/preact.js";
 import { add, clock, duration, get, last, mean, metric, number, post, whole } from "./api.js";
 import { Sparkline } from "./chart.js";
-import { ActionForm, Badge, Dialog, Empty, Panel, Problem, Table, useLive, useLoaded } from "./parts.js";
+import { ActionForm, Badge, Dialog, Empty, Panel, Problem, Table, useLoaded } from "./parts.js";
 
 const STATES = ["ready", "delayed", "in_flight", "dead"];
 
@@ -54,9 +54,9 @@ function Providers({ series, metrics }) {
 }
 
 /** Returns the time until all queues are empty at the current rate. */
-function estimatedEnd(series) {
+function estimatedEnd(series, step) {
   const left = metric(series, "sluicegate_queue_depth").filter(([[, state]]) => state !== "dead").reduce((sum, [, values]) => sum + last(values), 0);
-  const rate = metric(series, "sluicegate_worker_done_total").reduce((sum, [, values]) => sum + (mean(values, 30) ?? 0), 0);
+  const rate = metric(series, "sluicegate_worker_done_total").reduce((sum, [, values]) => sum + (mean(values, 30, step) ?? 0), 0);
   if (left === 0) return "the queues are empty";
   return rate > 0 ? `empty in ${duration(left / rate)} at ${number(rate)}/s` : `${whole(left)} messages, none is being done`;
 }
@@ -193,21 +193,22 @@ function Letters({ queues, chosen, choose, admin }) {
     <//>`}`;
 }
 
-export function Queues({ admin }) {
-  const live = useLive();
-  const [loaded, error] = useLoaded("/v1/dashboard/metrics?names=sluicegate_worker_ sluicegate_dispatch_ sluicegate_provider_", 2);
+export function Queues({ admin, view }) {
+  const { live } = view;
+  const [loaded, error] = useLoaded(view.isOwn ? "/v1/dashboard/metrics?names=sluicegate_worker_ sluicegate_dispatch_ sluicegate_provider_" : null);
+  const metrics = (view.isOwn ? loaded?.metrics : view.summary?.metrics) ?? [];
   const [picked, choose] = useState(null);
   const withLetters = metric(live.series, "sluicegate_queue_depth").find(([[, state], values]) => state === "dead" && last(values) > 0);
   const chosen = picked ?? withLetters?.[0][0] ?? null;
   const queues = [...new Set(metric(live.series, "sluicegate_queue_depth").map(([[queue]]) => queue))];
   const none = queues.length === 0;
-  return html`<div class="head"><h1>Queues and dispatch</h1>${!none && html`<span class="soft">${estimatedEnd(live.series)}</span>`}</div>
+  return html`<div class="head"><h1>Queues and dispatch</h1>${!none && html`<span class="soft">${estimatedEnd(live.series, live.step)}</span>`}</div>
     <${Problem} text=${error} />
     ${none
-      ? html`<section class="panel"><${Empty}>No queue yet: this process has neither <code>dispatch</code> nor <code>workers</code>, and no client has used its queue API.<//></section>`
+      ? html`<section class="panel"><${Empty}>No queue yet: ${view.isOwn ? "this process has" : "these nodes have"} neither <code>dispatch</code> nor <code>workers</code>, and no client has used its queue API.<//></section>`
       : html`<div class="grid">
           <${Panel} title="Queues"><${Depths} series=${live.series} choose=${choose} /><//>
-          <${Panel} title="Providers" note="totals since the start of this process"><${Providers} series=${live.series} metrics=${loaded?.metrics ?? []} /><//>
+          <${Panel} title="Providers" note="totals since the start of the process"><${Providers} series=${live.series} metrics=${metrics} /><//>
           <${Panel} title="Dead letters"><${Letters} queues=${queues} chosen=${chosen} choose=${choose} admin=${admin} /><//>
           <${Panel} title="One job" note="why does it not run?"><${Job} /><//>
         </div>`}`;

@@ -1,7 +1,10 @@
 //! Tests of the dashboard: its data, its sessions, and its event stream.
 
+mod access;
+
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwapOption;
 use axum::Router;
@@ -31,18 +34,29 @@ use tower::ServiceExt as _;
 
 const HOST: &str = "localhost:9090";
 
-/// Another node, whose gateway was asked for a pause.
-struct OtherNodes;
+/// The summaries of other nodes; none means that they can't be read.
+#[derive(Default)]
+struct OtherNodes {
+    texts: Arc<Mutex<Vec<String>>>,
+    reads: Arc<AtomicUsize>,
+}
 
 impl NodeSummaries for OtherNodes {
     fn read(&self) -> SummariesFuture<'_> {
-        let until = (EPOCH + Span::from_secs(90)).to_string();
-        let pause =
-            json!({ "gateway": "vendor", "route": "api", "until": until, "reason": "status 429" });
-        let summary =
-            json!({ "id": "other", "host": "node-2", "pauses": [pause], "started": "2100" });
-        Box::pin(async move { Ok(vec![summary.to_string(), "damaged".to_owned()]) })
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let texts = self.texts.lock().expect("no panic").clone();
+        Box::pin(async move {
+            if texts.is_empty() { Err("Redis does not answer".to_owned()) } else { Ok(texts) }
+        })
     }
+}
+
+/// The summary of another node, whose gateway was asked for a pause.
+fn paused_node() -> String {
+    let until = (EPOCH + Span::from_secs(90)).to_string();
+    let pause =
+        json!({ "gateway": "vendor", "route": "api", "until": until, "reason": "status 429" });
+    json!({ "id": "other", "host": "node-2", "pauses": [pause], "started": "2100" }).to_string()
 }
 
 /// A gateway with one route that is closed, as another node has asked for it.
@@ -77,6 +91,9 @@ struct Node {
     clock: Arc<ManualClock>,
     recorder: Recorder,
     tokens: Arc<ArcSwapOption<Tokens>>,
+    sources: Arc<DashboardSources>,
+    others: Arc<Mutex<Vec<String>>>,
+    reads: Arc<AtomicUsize>,
     shutdown: CancellationToken,
 }
 
@@ -95,7 +112,9 @@ impl Node {
         let budget = Rule::new("BUDGET", [limit("1.00 USD/day")]).per(&["userId"]);
         let tenant_budget =
             Rule::new("TENANT_BUDGET", [limit("1000.00 USD/day")]).per(&["tenantId"]);
+        let tenant = Rule::new("TENANT", [limit("9000/min")]).per(&["tenantId"]);
         let groups = vec![
+            Group::new("all", [tenant]),
             Group::new("users", [user]),
             Group::new("money", [budget]),
             Group::new("tenants", [tenant_budget]),
@@ -127,6 +146,8 @@ impl Node {
         }
         let browsers = Arc::new(BrowserAccess::new(clock.clone(), host, false));
         let shutdown = CancellationToken::new();
+        let others = Arc::new(Mutex::new(vec![paused_node(), "damaged".to_owned()]));
+        let reads = Arc::new(AtomicUsize::new(0));
         let sources = DashboardSources {
             service: service.clone(),
             recorder: recorder.clone(),
@@ -134,17 +155,18 @@ impl Node {
             browsers: browsers.clone(),
             roles: vec!["limiter".to_owned()],
             id: "node-1-id".to_owned(),
-            nodes: Some(Arc::new(OtherNodes)),
+            nodes: Some(Arc::new(OtherNodes { texts: others.clone(), reads: reads.clone() })),
             gateways: Arc::new(OneRoute),
         };
         let reservations = Arc::new(reservations);
-        let app = dashboard::router(Arc::new(sources), shutdown.clone())
+        let sources = Arc::new(sources);
+        let app = dashboard::router(sources.clone(), shutdown.clone())
             .merge(rest::reservations::router(reservations, rest::BODY_LIMIT))
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
             .merge(rest::router(service, rest::BODY_LIMIT))
             .layer(auth::require(tokens.clone()).with_browsers(browsers));
         recorder.tick();
-        Self { app, clock, recorder, tokens, shutdown }
+        Self { app, clock, recorder, tokens, sources, others, reads, shutdown }
     }
 
     /// Lets a second pass.
@@ -220,7 +242,7 @@ async fn decisions_become_series_and_rankings() {
     assert_eq!((&closest["used"], &closest["of"]), (&json!(3), &json!(3)));
     let budget = &limits["budgets"][0];
     assert_eq!((&budget["rule"], &budget["used"]), (&json!("BUDGET"), &json!("0.75")));
-    let user = &limits["groups"][0]["rules"][0];
+    let user = &limits["groups"][1]["rules"][0];
     assert_eq!(user["description"], "three per minute");
     assert_eq!((&user["allowed"], &user["denied"]), (&json!(4), &json!(2)));
     let overview = node.get("/v1/dashboard/overview").await;
@@ -361,28 +383,103 @@ async fn a_summary_has_a_maximum_size() {
     for number in 0..60 {
         node.acquire(&format!("{number}{}", "x".repeat(200))).await;
     }
-    let summary = node.recorder.summary("n", &["p".repeat(50)], &[]);
+    let summary = node.sources.summary();
     assert!(summary.len() <= 64 * 1_024 && summary.len() > 8_000, "{}", summary.len());
 }
 
+/// Writes the summary of a second node with the same usage, and reads both together.
 #[tokio::test]
-async fn tokens_can_be_tried_a_few_times_per_second() {
-    let node = Node::new(&[("reader", &[AuthScope::Read])]);
-    let wrong = (0..20).map(|_| node.post("/login", json!({ "token": "wrong" }), &[]));
-    let answers = futures_util::future::join_all(wrong).await;
-    let of = |status: u16| answers.iter().filter(|(other, ..)| *other == status).count();
-    assert_eq!((of(401), of(429)), (4, 16));
-    log_in(&node, "reader").await;
+async fn pages_show_all_nodes_together_and_each_alone() {
+    let node = Node::new(&[]);
+    for user in ["ann", "ann", "ann", "ann", "bob"] {
+        node.acquire(user).await;
+    }
+    node.post(
+        "/v1/reset?rule=USER&reason=ticket%207",
+        json!({ "dimensions": { "userId": "bob" } }),
+        &[],
+    )
+    .await;
+    node.tick();
+    let mut other: Value = serde_json::from_str(&node.sources.summary()).expect("JSON");
+    for (name, value) in [("id", "other"), ("host", "node-2"), ("started", "2100")] {
+        other[name] = value.into();
+    }
+    let budget = &mut other["budgets"][1];
+    budget["dimensions"] = json!([["userId", "eve"]]);
+    *node.others.lock().expect("no panic") = vec![other.to_string()];
+    let of = async |node: &Node, name: &str| {
+        node.tick();
+        node.get(&format!("/v1/dashboard/summary?node={name}")).await
+    };
+    let all = of(&node, "all").await;
+    let own = of(&node, "own").await;
+    let second = of(&node, "other").await;
+    let hosts = |answer: &Value| {
+        let nodes = answer["nodes"].as_array().expect("nodes");
+        nodes.iter().map(|node| node["host"].clone()).collect::<Vec<_>>()
+    };
+    for answer in [&all, &own, &second] {
+        assert_eq!(
+            (&answer["own"], hosts(answer)),
+            (&json!("node-1-id"), vec![json!("node-1"), json!("node-2")])
+        );
+    }
+    let summary = |answer: &Value, place: &str| answer["summary"].pointer(place).cloned();
+    let allowed = |answer: &Value| summary(answer, "/decisions/allowed");
+    assert_eq!((allowed(&own), allowed(&second)), (Some(json!(4)), Some(json!(4))));
+    assert_eq!(allowed(&all), Some(json!(8)));
+    let denied = summary(&all, "/callers/userId/denied/0/count");
+    assert_eq!(
+        (denied, summary(&own, "/callers/userId/denied/0/count")),
+        (Some(json!(2)), Some(json!(1)))
+    );
+    let users = |answer: &Value| {
+        let budgets = answer["summary"]["budgets"].as_array().expect("budgets");
+        budgets
+            .iter()
+            .map(|one| one["dimensions"][0][1].as_str().expect("text").to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(users(&own).into_iter().collect::<Vec<_>>(), ["ann", "bob"]);
+    assert_eq!(users(&second).into_iter().collect::<Vec<_>>(), ["ann", "eve"]);
+    assert_eq!(users(&all).into_iter().collect::<Vec<_>>(), ["ann", "bob", "eve"]);
+    for (answer, nodes) in [(&all, 2), (&own, 1), (&second, 1)] {
+        let audit = answer["summary"]["audit"].as_array().expect("actions");
+        assert_eq!(audit.len(), nodes, "{audit:?}");
+        assert_eq!(audit[0]["reason"], "ticket 7");
+        let values = answer["summary"]["series"]["values"]["allowed"].as_array().expect("values");
+        assert_eq!(values.len(), 90);
+        let tail = answer["summary"]["tail"].as_array().expect("decisions");
+        assert_eq!(tail.len(), 5 * nodes);
+    }
+    assert_eq!(second["summary"]["audit"][0]["node"], "node-2");
+    let gone = of(&node, "nobody").await;
+    assert_eq!((&gone["summary"], hosts(&gone).len()), (&json!(null), 2));
 }
 
 #[tokio::test]
-async fn the_page_of_another_host_cannot_end_a_session() {
-    let node = Node::new(&[("reader", &[AuthScope::Read])]);
-    let cookie = log_in(&node, "reader").await;
-    let foreign = [("cookie", cookie.as_str()), ("origin", "http://evil.example")];
-    assert_eq!(node.post("/logout", json!({}), &foreign).await.0, 403);
-    let request = Request::get("/v1/dashboard/audit").header("cookie", &cookie);
-    assert_eq!(node.send(request.body(Body::empty()).expect("a request")).await.0, 200);
+async fn open_pages_share_one_reading_per_second() {
+    let node = Node::new(&[]);
+    let reads = || node.reads.load(Ordering::SeqCst);
+    let before = reads();
+    node.tick();
+    let asked = (0..10).map(|_| node.get("/v1/dashboard/summary"));
+    futures_util::future::join_all(asked).await;
+    assert_eq!(reads() - before, 1);
+    let before = reads();
+    node.tick();
+    node.get("/v1/dashboard/summary").await;
+    assert_eq!(reads() - before, 1, "a new second has new data");
+}
+
+#[tokio::test]
+async fn the_own_node_is_shown_while_the_others_cannot_be_read() {
+    let node = Node::new(&[]);
+    node.others.lock().expect("no panic").clear();
+    let answer = node.get("/v1/dashboard/summary").await;
+    assert_eq!(answer["problem"], "Redis does not answer");
+    assert_eq!(answer["summary"]["host"], "node-1");
 }
 
 #[tokio::test]
@@ -411,6 +508,10 @@ async fn budgets_are_ordered_by_the_money_that_was_spent() {
         ]
     );
     assert_eq!(budgets[0]["share"], 0.05405);
+    // The tenant has used the smallest share of its requests, too.
+    let closest = limits["closest"].as_array().expect("keys");
+    let has_tenant = |one: &Value| one["dimensions"][0] == json!(["tenantId", "large"]);
+    assert!(closest.len() > 50 && closest.iter().any(has_tenant), "{closest:?}");
 }
 
 #[tokio::test]
@@ -429,6 +530,20 @@ async fn the_money_chart_shows_what_is_reserved_and_settled() {
     };
     assert_eq!(last("reserved"), [json!(0.6), json!(0.0)]);
     assert_eq!(last("settled"), [json!(null), json!(0.25)]);
+}
+
+#[tokio::test]
+async fn a_budget_that_runs_out_today_says_when() {
+    let node = Node::new(&[]);
+    node.acquire("ann").await;
+    node.clock.advance(Span::from_secs(100));
+    node.acquire("ann").await;
+    let limits = node.get("/v1/dashboard/limits").await;
+    let budget = &limits["budgets"][0];
+    // 0.25 in 100 s, and 0.50 is left.
+    assert_eq!(budget["usedUpAt"], (EPOCH + Span::from_secs(100 + 200)).to_string());
+    let summary: Value = serde_json::from_str(&node.sources.summary()).expect("JSON");
+    assert_eq!(summary["budgets"][0]["usedUpAt"], budget["usedUpAt"]);
 }
 
 #[tokio::test]
@@ -454,186 +569,6 @@ async fn the_tail_contains_decisions_with_their_reasons() {
     assert_eq!(decisions[3]["reason"], "HIT_USER_LIMIT");
     let dimensions = decisions[3]["dimensions"].as_array().expect("dimensions");
     assert!(dimensions.contains(&json!(["userId", "<b>"])), "{dimensions:?}");
-}
-
-#[tokio::test]
-async fn an_event_stream_sends_each_second_and_ends_at_the_shutdown() {
-    let node = Node::new(&[]);
-    let request = Request::get("/v1/dashboard/events?tail=true").header(header::HOST, HOST);
-    let request = request.body(Body::empty()).expect("a request");
-    let response = node.app.clone().oneshot(request).await.expect("infallible");
-    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
-    let mut body = response.into_body();
-    node.acquire("ann").await;
-    node.tick();
-    let frame = body.frame().await.expect("an event").expect("no error");
-    let text = String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text");
-    let events: Vec<_> = text.split("\n\n").filter(|event| !event.is_empty()).collect();
-    assert!(events[0].starts_with("event: tick\ndata: {"), "{text}");
-    assert!(events[0].contains("\"allowed\":1.0"), "{text}");
-    assert!(events[1].starts_with("event: decisions\ndata: {\"skipped\":0,"), "{text}");
-    for event in events {
-        let data = event.split_once("data: ").expect("data").1;
-        serde_json::from_str::<Value>(data).expect("JSON");
-    }
-    node.shutdown.cancel();
-    assert!(body.frame().await.is_none(), "the stream ends");
-}
-
-/// Opens an event stream.
-async fn open_stream(node: &Node, headers: &[(&str, &str)]) -> Body {
-    let mut request = Request::get("/v1/dashboard/events?tail=true").header(header::HOST, HOST);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(Body::empty()).expect("a request");
-    let response = node.app.clone().oneshot(request).await.expect("infallible");
-    assert_eq!(response.status(), 200);
-    response.into_body()
-}
-
-/// Asserts that the stream sends the next second, or that it ends instead.
-async fn check_stream(node: &Node, stream: &mut Body, sends: bool, when: &str) {
-    node.tick();
-    let event = stream.frame().await;
-    assert_eq!(event.is_some_and(|event| event.is_ok()), sends, "{when}");
-}
-
-#[tokio::test]
-async fn an_event_stream_ends_with_the_session_that_opened_it() {
-    let node = Node::new(&[("reader", &[AuthScope::Read])]);
-    let own = format!("http://{HOST}");
-    let cookie = log_in(&node, "reader").await;
-    let mut stream = open_stream(&node, &[("cookie", &cookie)]).await;
-    check_stream(&node, &mut stream, true, "the session is open").await;
-    node.post("/logout", json!({}), &[("cookie", cookie.as_str()), ("origin", &own)]).await;
-    check_stream(&node, &mut stream, false, "after the logout").await;
-
-    let cookie = log_in(&node, "reader").await;
-    let mut stream = open_stream(&node, &[("cookie", &cookie)]).await;
-    check_stream(&node, &mut stream, true, "the session is open").await;
-    node.clock.advance(Span::from_secs(12 * 3_600));
-    check_stream(&node, &mut stream, false, "the session is over").await;
-}
-
-#[tokio::test]
-async fn an_event_stream_ends_with_its_token() {
-    let node = Node::new(&[("reader", &[AuthScope::Read])]);
-    let cookie = log_in(&node, "reader").await;
-    let mut session = open_stream(&node, &[("cookie", &cookie)]).await;
-    let mut bearer = open_stream(&node, &[("authorization", "Bearer reader")]).await;
-    check_stream(&node, &mut session, true, "a session of the token").await;
-    assert!(bearer.frame().await.is_some_and(|event| event.is_ok()));
-    let hash = auth::hash(b"reader");
-    let without_scope = Tokens::new([("reader", hash)]).expect("tokens");
-    let decides = |_: &str| [AuthScope::Decide].into_iter().collect();
-    node.tokens.store(Some(Arc::new(without_scope.with_scopes(decides))));
-    check_stream(&node, &mut session, false, "the token may no longer read").await;
-    assert!(bearer.frame().await.is_none(), "neither may the holder of the token");
-
-    // A stream that was opened while no token was needed.
-    let node = Node::new(&[]);
-    let mut open = open_stream(&node, &[]).await;
-    check_stream(&node, &mut open, true, "no token is needed").await;
-    node.tokens.store(Some(Arc::new(Tokens::new([("new", hash)]).expect("tokens"))));
-    check_stream(&node, &mut open, false, "a token is needed now").await;
-}
-
-/// Returns the cookie of a login.
-async fn log_in(node: &Node, token: &str) -> String {
-    let own = format!("http://{HOST}");
-    let (status, headers, body) =
-        node.post("/login", json!({ "token": token }), &[("origin", &own)]).await;
-    assert_eq!(status, 200, "{body}");
-    let cookie = headers[header::SET_COOKIE].to_str().expect("text");
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
-    cookie.split(';').next().expect("a cookie").to_owned()
-}
-
-#[tokio::test]
-async fn a_session_has_the_scopes_of_its_token() {
-    let node = Node::new(&[
-        ("reader", &[AuthScope::Read]),
-        ("operator", &[AuthScope::Read, AuthScope::Admin]),
-    ]);
-    let body =
-        json!({ "rule": "USER", "limit": "0", "when": { "userId": "eve" }, "reason": "abuse" });
-    let own = format!("http://{HOST}");
-    for (token, allowed) in [("reader", 403), ("operator", 201)] {
-        let cookie = log_in(&node, token).await;
-        let headers = [("cookie", cookie.as_str()), ("origin", own.as_str())];
-        let (status, _, answer) = node.post("/v1/overrides", body.clone(), &headers).await;
-        assert_eq!(status, allowed, "{token}: {answer}");
-        let foreign = [("cookie", cookie.as_str()), ("origin", "http://evil.example")];
-        assert_eq!(node.post("/v1/overrides", body.clone(), &foreign).await.0, 403);
-        let request = Request::get("/v1/dashboard/audit").header("cookie", &cookie);
-        let (status, _, audit) = node.send(request.body(Body::empty()).expect("a request")).await;
-        assert_eq!(status, 200, "{audit}");
-        if token == "operator" {
-            let entry = &audit["audit"][0];
-            assert_eq!(
-                (&entry["by"], &entry["action"]),
-                (&json!("operator"), &json!("override set"))
-            );
-            assert_eq!((&entry["reason"], &entry["target"]), (&json!("abuse"), &json!("USER")));
-            assert_eq!(entry["detail"], "userId=eve: 0");
-        }
-        node.post("/logout", json!({}), &headers).await;
-        let request = Request::get("/v1/dashboard/audit").header("cookie", &cookie);
-        let (status, ..) = node.send(request.body(Body::empty()).expect("a request")).await;
-        assert_eq!(status, 401, "the session is over");
-    }
-}
-
-#[tokio::test]
-async fn a_login_needs_a_known_token_that_may_read() {
-    let node = Node::new(&[("reader", &[AuthScope::Read]), ("caller", &[AuthScope::Decide])]);
-    for (token, detail) in [
-        ("wrong", "unknown token: check that it is complete"),
-        ("caller", "the token does not have the scope read: use one with this scope"),
-    ] {
-        let (status, headers, body) = node.post("/login", json!({ "token": token }), &[]).await;
-        assert_eq!((status, body["detail"].as_str()), (401, Some(detail)));
-        assert!(!headers.contains_key(header::SET_COOKIE));
-    }
-    let foreign = [("origin", "http://evil.example")];
-    assert_eq!(node.post("/login", json!({ "token": "reader" }), &foreign).await.0, 403);
-    assert_eq!(node.get("/login").await, json!({ "login": true }));
-}
-
-#[tokio::test]
-async fn pages_are_open_and_contain_no_data_but_the_api_is_not() {
-    let node = Node::new(&[("reader", &[AuthScope::Read])]);
-    for path in ["/", "/assets/app.js", "/assets/style.css", "/assets/vendor/preact.js"] {
-        let request = Request::get(path).header("accept-encoding", "gzip, br");
-        let (status, headers, _) = node.send(request.body(Body::empty()).expect("a request")).await;
-        assert_eq!(status, 200, "{path}");
-        let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().expect("text");
-        assert!(policy.contains("default-src 'none'; script-src 'self';"), "{policy}");
-        assert!(!policy.contains("unsafe"), "{policy}");
-        assert_eq!(headers[header::CONTENT_ENCODING], "gzip");
-    }
-    for endpoint in ENDPOINTS.iter().filter(|endpoint| endpoint.path.starts_with("/v1/dashboard")) {
-        let request = Request::builder().method(endpoint.method).uri(endpoint.path);
-        let (status, ..) = node.send(request.body(Body::empty()).expect("a request")).await;
-        assert_eq!(status, 401, "{endpoint:?}");
-    }
-}
-
-#[tokio::test]
-async fn without_tokens_only_this_machine_sees_the_dashboard() {
-    let node = Node::new(&[]);
-    let from = |host: &str, path: &str| {
-        Request::get(path).header(header::HOST, host).body(Body::empty()).expect("a request")
-    };
-    assert_eq!(node.send(from(HOST, "/")).await.0, 200);
-    assert_eq!(node.send(from("rebound.example", "/")).await.0, 403);
-    assert_eq!(node.send(from("rebound.example", "/v1/dashboard/audit")).await.0, 403);
-    let open = Node::bound_to("0.0.0.0", &[]);
-    let (status, _, body) = open.send(from(HOST, "/v1/dashboard/audit")).await;
-    assert_eq!(status, 403);
-    let detail = body["detail"].as_str().expect("a detail");
-    assert!(detail.contains("set auth.tokens"), "{detail}");
 }
 
 #[tokio::test]
