@@ -585,7 +585,7 @@ impl AdminOperations for NodeAdmin {
         self.0.metrics.render()
     }
 
-    fn reload<'a>(&'a self, by: &'a str) -> ReloadFuture<'a> {
+    fn reload<'a>(&'a self, by: &'a str, reason: &'a str) -> ReloadFuture<'a> {
         Box::pin(async move {
             let node = self.0.clone();
             let reloaded = tokio::task::spawn_blocking(move || node.reload()).await;
@@ -599,7 +599,7 @@ impl AdminOperations for NodeAdmin {
                 by: by.to_owned(),
                 action: "reload",
                 target: self.0.source.name(),
-                reason: String::new(),
+                reason: reason.to_owned(),
                 detail,
             });
             reloaded

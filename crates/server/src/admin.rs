@@ -3,21 +3,34 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use axum::http::{StatusCode, header};
+use axum::extract::Query as Parameters;
+use axum::extract::rejection::QueryRejection;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
+use serde::Deserialize;
 
 use crate::auth::Caller;
-use crate::rest::{Problem, only};
+use crate::rest::{Problem, only, reason};
 
 /// The operations of the process behind the admin endpoints.
 pub trait AdminOperations: Send + Sync {
     /// Returns all metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// Reloads the configuration for a caller. Returns the changes, or the errors in it.
-    fn reload<'a>(&'a self, by: &'a str) -> ReloadFuture<'a>;
+    /// Reloads the configuration for a caller, who may give a reason. Returns the changes, or the errors
+    /// in it.
+    fn reload<'a>(&'a self, by: &'a str, reason: &'a str) -> ReloadFuture<'a>;
+}
+
+/// The query parameters of `/reload`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReloadRequest {
+    /// Reason for the audit log.
+    #[serde(default)]
+    reason: String,
 }
 
 /// The outcome of a reload: the changes, one per line, or the errors.
@@ -32,9 +45,15 @@ pub fn router(operations: Arc<dyn AdminOperations>) -> Router {
             ([(header::CONTENT_TYPE, kind)], operations.metrics()).into_response()
         }
     };
-    let reload = move |Extension(caller): Extension<Caller>| async move {
-        reloaded(operations.reload(caller.name()).await)
-    };
+    let reload =
+        async move |Extension(caller): Extension<Caller>,
+                    headers: HeaderMap,
+                    parameters: Result<Parameters<ReloadRequest>, QueryRejection>| {
+            let Parameters(ReloadRequest { reason }) =
+                parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
+            let reason = reason::of_action(&headers, &reason)?;
+            Ok::<_, Problem>(reloaded(operations.reload(caller.name(), &reason).await))
+        };
     Router::new().route("/metrics", only(get(metrics))).route("/reload", only(post(reload)))
 }
 

@@ -269,10 +269,6 @@ impl Overrides {
         if name == former_limits::NAME {
             return Err(unknown());
         }
-        if reason.len() > REASON_BYTES_MAX {
-            let right = format!("must have at most {REASON_BYTES_MAX} bytes");
-            return Err(Refusal::field("reason", right));
-        }
         let known = {
             let cache = self.cache.lock().await;
             let entry = cache.entries.iter().find(|entry| entry.meaning.id == name);

@@ -34,7 +34,7 @@ impl AdminOperations for Nothing {
         String::new()
     }
 
-    fn reload<'a>(&'a self, _by: &'a str) -> ReloadFuture<'a> {
+    fn reload<'a>(&'a self, _by: &'a str, _reason: &'a str) -> ReloadFuture<'a> {
         Box::pin(async { Ok(String::new()) })
     }
 }

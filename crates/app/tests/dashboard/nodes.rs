@@ -173,7 +173,7 @@ fn every_page_shows_what_happens_on_another_node() {
                     let title = problem["title"].as_str().unwrap_or_default();
                     title.starts_with("vendor / api is closed") && problem["remedy"].is_string()
                 })
-                && reasons.contains(&"ticket 7")
+                && reasons == ["ticket 8", "ticket 7"]
                 && has(of, "reloads")
                 && has(of, "tail")
                 && has(of, "pauses")
@@ -261,11 +261,15 @@ fn the_command_line_reloads_a_node() {
         "limits: [{name: all, rules: [{name: ALL, per: [], limit: 10/s}]}]\n",
     );
     let reload = || {
-        let output = sluicegate().args(["reload", "--admin", &node.admin]).output();
+        let reason = ["reload", "--reason", "ticket 4711", "--admin", &node.admin];
+        let output = sluicegate().args(reason).output();
         let output = output.expect("the command runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     assert_eq!(reload(), (Some(0), "reloaded: no rule changed\n".to_owned()));
+    let audit = read(&format!("{}/v1/dashboard/audit", node.admin));
+    let entry = &audit["audit"][0];
+    assert_eq!((&entry["action"], &entry["reason"]), (&json!("reload"), &json!("ticket 4711")));
     // The changed file may be reloaded by itself first; a mistake is rejected in any case.
     node.write("limits: nonsense\n");
     assert_eq!(reload().0, Some(2));

@@ -8,6 +8,7 @@ mod openapi;
 pub mod overrides;
 mod problem;
 pub mod queues;
+pub(crate) mod reason;
 mod request_path;
 pub mod reservations;
 mod reset;

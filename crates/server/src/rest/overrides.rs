@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRef, Path, Query as Parameters, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{delete, get};
 use axum::{Extension, Router};
 
 use super::decode::{self, BodyLimit, JsonBody};
-use super::{HandlerResult, Problem, json, only};
+use super::{HandlerResult, Problem, json, only, reason};
 use crate::auth::Caller;
 use crate::overrides::Overrides;
 
@@ -69,6 +69,7 @@ struct Removal {
 async fn remove(
     State(overrides): Shared,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     id: Result<Path<String>, axum::extract::rejection::PathRejection>,
     parameters: Result<Parameters<Removal>, QueryRejection>,
 ) -> HandlerResult {
@@ -80,6 +81,7 @@ async fn remove(
             "unknown override id: `sluicegate override list` shows all",
         ));
     };
+    let reason = reason::of_action(&headers, &reason)?;
     overrides.remove(&id, caller.name(), &reason).await?;
     Ok(json(serde_json::json!({ "removed": id }).to_string()))
 }

@@ -9,13 +9,14 @@
 //! | `?all=true` | every counter that the request is charged on |
 //! | none | the counters, if all of them belong to one rule; otherwise a 400 that names the rules |
 //! | `?dry_run=true` in addition | nothing: the answer lists what would be deleted |
-//! | `?reason=TEXT` in addition | the reason is written to the audit log |
+//! | `?reason=TEXT` in addition | the reason is written to the audit log; a request of a web page needs one |
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query as Parameters, State};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::json;
 use sluicegate_core::Plan;
@@ -23,9 +24,8 @@ use sluicegate_core::query::RuleScope;
 
 use super::decode::JsonBody;
 use super::problem::Problem;
-use super::{decode, usage};
+use super::{decode, reason, usage};
 use crate::auth::Caller;
-use crate::overrides::REASON_BYTES_MAX;
 use crate::request::Request;
 use crate::service::{AuditEntry, Service};
 
@@ -33,12 +33,16 @@ use crate::service::{AuditEntry, Service};
 pub(super) async fn reset(
     State(service): State<Arc<Service>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     parameters: Result<Parameters<Vec<(String, String)>>, QueryRejection>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let Parameters(parameters) =
         parameters.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let selection = RuleSelection::read(parameters)?;
+    let mut selection = RuleSelection::read(parameters)?;
+    if !selection.dry_run {
+        selection.reason = reason::of_action(&headers, &selection.reason)?;
+    }
     let request: Request = decode::shaped(&body)?;
     let mut query = usage::unpriced(request.query(caller.name(), service.request_id())?);
     // A reset needs only the dimensions of the counters that it selects.
@@ -88,10 +92,6 @@ impl RuleSelection {
         for (name, value) in parameters {
             match (name.as_str(), value.as_str()) {
                 ("rule", _) => selection.rules.push(value),
-                ("reason", _) if value.len() > REASON_BYTES_MAX => {
-                    let right = format!("write at most {REASON_BYTES_MAX} bytes");
-                    return Err(Problem::field(name, right));
-                }
                 ("reason", _) => selection.reason = value,
                 ("all", "true" | "false") => selection.all = value == "true",
                 ("dry_run", "true" | "false") => selection.dry_run = value == "true",

@@ -178,6 +178,59 @@ async fn the_page_of_another_host_cannot_end_a_session() {
 }
 
 #[tokio::test]
+async fn an_action_on_the_dashboard_needs_a_reason() {
+    let node = Node::new(&[]);
+    let own = format!("http://{HOST}");
+    let set = json!({ "rule": "USER", "limit": "9/min", "reason": "test" });
+    let (_, _, set) = node.post("/v1/overrides", set, &[]).await;
+    let remove = format!("/v1/overrides/{}", set["id"].as_str().expect("an id"));
+    let send = async |method: &str, path: &str, page: bool| {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
+        request = request.header(header::CONTENT_TYPE, "application/json");
+        if page {
+            request = request.header(header::ORIGIN, &own);
+        }
+        let body = json!({ "dimensions": { "userId": "ann" } }).to_string();
+        let (status, _, answer) =
+            node.send(request.body(Body::from(body)).expect("a request")).await;
+        (status.as_u16(), answer)
+    };
+    for (method, path) in [
+        ("POST", "/v1/reset?rule=USER"),
+        ("POST", "/v1/reset?rule=USER&reason=%20"),
+        ("POST", "/reload"),
+        ("DELETE", &remove),
+    ] {
+        let (status, answer) = send(method, path, true).await;
+        assert_eq!(
+            (status, &answer["field"]),
+            (400, &json!("reason")),
+            "{method} {path}: {answer}"
+        );
+        let long = format!(
+            "{path}{}reason={}",
+            if path.contains('?') { "&" } else { "?" },
+            "x".repeat(501)
+        );
+        assert_eq!(send(method, &long, false).await.0, 400, "{method} {path}");
+    }
+    // A dry run changes nothing, and programs may leave the reason out.
+    assert_eq!(send("POST", "/v1/reset?rule=USER&dry_run=true", true).await.0, 200);
+    assert_eq!(send("POST", "/v1/reset?rule=USER", false).await.0, 200);
+    assert_eq!(send("POST", "/reload", false).await.0, 200);
+    assert_eq!(
+        send("POST", "/reload?reason=new%20limits", true).await,
+        (200, json!({ "reloaded": true, "changes": ["anonymous: new limits"] }))
+    );
+    assert_eq!(send("DELETE", &format!("{remove}?reason=over"), true).await.0, 200);
+    let audit = node.get("/v1/dashboard/audit").await;
+    assert_eq!(
+        (&audit["audit"][0]["action"], &audit["audit"][0]["reason"]),
+        (&json!("override removed"), &json!("over"))
+    );
+}
+
+#[tokio::test]
 async fn pages_are_open_and_contain_no_data_but_the_api_is_not() {
     let node = Node::new(&[("reader", &[AuthScope::Read])]);
     for path in ["/", "/assets/app.js", "/assets/style.css", "/assets/vendor/preact.js"] {

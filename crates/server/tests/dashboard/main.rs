@@ -14,6 +14,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use sluicegate_core::ruleset::{Ruleset, Settings};
 use sluicegate_core::{Group, Limit, Limiter, Rule, Span, Timestamp};
+use sluicegate_server::admin::{self, AdminOperations, ReloadFuture};
 use sluicegate_server::auth::{self, AuthScope, ENDPOINTS, Tokens};
 use sluicegate_server::dashboard::{
     self, BrowserAccess, DashboardSources, GatewayStates, NodeSummaries, RoutePause, RouteReading,
@@ -82,6 +83,19 @@ impl GatewayStates for OneRoute {
             reason: "of this node".to_owned(),
         };
         vec![pause("old", EPOCH), pause("other", EPOCH + Span::from_secs(60))]
+    }
+}
+
+/// A process whose reload shows who asked for it, and why.
+struct ShownReload;
+
+impl AdminOperations for ShownReload {
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn reload<'a>(&'a self, by: &'a str, reason: &'a str) -> ReloadFuture<'a> {
+        Box::pin(async move { Ok(format!("{by}: {reason}")) })
     }
 }
 
@@ -161,6 +175,7 @@ impl Node {
         let reservations = Arc::new(reservations);
         let sources = Arc::new(sources);
         let app = dashboard::router(sources.clone(), shutdown.clone())
+            .merge(admin::router(Arc::new(ShownReload)))
             .merge(rest::reservations::router(reservations, rest::BODY_LIMIT))
             .merge(rest::overrides::router(overrides, rest::BODY_LIMIT))
             .merge(rest::router(service, rest::BODY_LIMIT))
