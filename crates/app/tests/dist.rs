@@ -157,6 +157,15 @@ fn the_debian_package_works_on_a_fresh_system() {
     assert!(
         chroot(&["ls", "-l", "/etc/sluicegate/sluicegate.yaml"])
             .starts_with("-rw-r----- 1 root sluicegate")
+    // C sources that are compiled into the program.
+    for name in ["sqlite", "mimalloc"] {
+        let purl = format!("pkg:generic/{name}@3.");
+        let is_listed = |component: &serde_json::Value| {
+            component["purl"].as_str().is_some_and(|found| found.starts_with(&purl))
+        };
+        assert!(components.iter().any(is_listed), "{purl}");
+    }
+    assert!(licenses.contains("Daan Leijen"), "the notice of mimalloc is missing");
     );
     assert!(root.join("usr/lib/systemd/system/sluicegate.service").exists());
     chroot(&["sluicegate", "check", "--strict", "/etc/sluicegate/sluicegate.yaml"]);

@@ -120,7 +120,7 @@ impl Distribution {
         std::fs::write(doc.join("THIRD-PARTY.txt"), &licenses)?;
         std::fs::write(self.output.join("THIRD-PARTY.txt"), licenses)?;
         let sbom = format!("sluicegate-{}.cdx.json", self.version);
-        std::fs::write(self.output.join(sbom), dependencies.sbom(&self.version))?;
+        std::fs::write(self.output.join(sbom), dependencies.sbom(&self.version)?)?;
         Ok(())
     }
 
