@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
@@ -16,7 +17,9 @@ use sluicegate_store::MonotonicClock;
 static FILES: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist");
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut command = Command::new(cargo);
+    // Files of packages must not depend on the umask of their author.
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 077; exec \"$0\" \"$@\""]).arg(cargo);
     command.args(["run", "--quiet", "--package", "xtask", "--", "dist", "--binary"]);
     command.arg(env!("CARGO_BIN_EXE_sluicegate")).arg("--output").arg(&folder);
     succeed(command.current_dir(repository()));
@@ -38,6 +41,35 @@ fn file(ending: &str) -> PathBuf {
     let found: Vec<_> = paths.filter(|path| path.display().to_string().ends_with(ending)).collect();
     let [path] = found.as_slice() else { panic!("{ending}: {found:?}") };
     path.clone()
+}
+
+/// Returns the one command of a page that starts with some words, without its comment.
+fn command(page: &str, words: &str) -> String {
+    let text = std::fs::read_to_string(repository().join(page)).expect("a page");
+    let found: Vec<_> = text.lines().filter(|line| line.starts_with(words)).collect();
+    let [line] = found.as_slice() else { panic!("{page}: {words}: {found:?}") };
+    line.split("  #").next().unwrap_or_default().trim_end().to_owned()
+}
+
+/// Returns the command of docs/install.md that starts with some words. That of the README is the same,
+/// apart from what follows it.
+fn install_command(words: &str) -> String {
+    let (short, long) = (command("README.md", words), command("docs/install.md", words));
+    let rest = long.strip_prefix(&short);
+    let is_same = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" && "));
+    assert!(is_same, "README.md: {short}\ndocs/install.md: {long}");
+    long
+}
+
+/// Runs commands of a page in a folder that has the files of the distribution in `target/dist`.
+fn run_commands(commands: &str, folder: &Path, shell: &mut Command) {
+    let target = folder.join("target");
+    if !target.exists() {
+        std::fs::create_dir(&target).expect("a folder");
+        symlink(&*FILES, target.join("dist")).expect("a link");
+    }
+    let script = format!("set -e\nsudo() {{ \"$@\"; }}\n{commands}");
+    succeed(shell.args(["-c", &script]).current_dir(folder));
 }
 
 /// Runs the work and returns its result with its time.
@@ -93,6 +125,14 @@ fn the_archive_contains_program_manual_and_completions() {
         assert!(length.is_ok_and(|length| length > 100), "{path}");
     }
     first_screen(("archive", took), "", &folder.path().join("bin"), str::to_owned);
+    // The commands of the documentation, with an empty folder in place of /usr/local.
+    let [unpack, copy] = ["tar -xzf target/dist/", "sudo cp -r sluicegate-"]
+        .map(|words| command("docs/install.md", words));
+    let script = format!(
+        "mount -t tmpfs tmpfs /usr/local\n{unpack}\n{copy}\n/usr/local/bin/sluicegate --version\n\
+         test -s /usr/local/share/man/man1/sluicegate.1"
+    );
+    run_commands(&script, folder.path(), Command::new("unshare").args(["--mount", "bash"]));
 }
 
 #[test]
@@ -117,24 +157,37 @@ fn the_bill_of_materials_names_every_dependency() {
     }
     let licenses = std::fs::read_to_string(file("THIRD-PARTY.txt")).expect("the licenses");
     assert!(licenses.contains("\ntokio ") && licenses.contains("Permission is hereby granted"));
+    // C sources that are compiled into the program.
+    for name in ["sqlite", "mimalloc"] {
+        let purl = format!("pkg:generic/{name}@3.");
+        let is_listed = |component: &serde_json::Value| {
+            component["purl"].as_str().is_some_and(|found| found.starts_with(&purl))
+        };
+        assert!(components.iter().any(is_listed), "{purl}");
+    }
+    assert!(licenses.contains("Daan Leijen"), "the notice of mimalloc is missing");
 }
 
 #[test]
 fn the_wheel_works_in_an_empty_environment() {
     let folder = tempfile::tempdir().expect("a folder");
     succeed(Command::new("python3").args(["-m", "venv"]).arg(folder.path()));
-    let mut pip = Command::new(folder.path().join("bin/pip"));
-    pip.args(["install", "--quiet", "--no-index", "--disable-pip-version-check"]);
-    let (_, took) = timed(|| succeed(pip.arg(file(".whl"))));
+    let path = std::env::var("PATH").expect("PATH");
+    let mut shell = Command::new("bash");
+    shell.env("PATH", format!("{}:{path}", folder.path().join("bin").display()));
+    shell.env("PIP_NO_INDEX", "1").env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
+    let install = install_command("pip install target/dist/");
+    let (_, took) = timed(|| run_commands(&install, folder.path(), &mut shell));
     first_screen(("wheel", took), "", &folder.path().join("bin"), str::to_owned);
 }
 
 #[test]
 fn the_npm_package_works_in_an_empty_project() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--offline", "--no-audit", "--no-fund", "--silent"]);
-    let (_, took) = timed(|| succeed(npm.arg(file(".tgz")).current_dir(folder.path())));
+    let mut shell = Command::new("bash");
+    shell.env("npm_config_offline", "true").env("npm_config_audit", "false");
+    let install = install_command("npm install ./target/dist/");
+    let (_, took) = timed(|| run_commands(&install, folder.path(), &mut shell));
     first_screen(
         ("npm package", took),
         "",
@@ -148,26 +201,26 @@ fn the_debian_package_works_on_a_fresh_system() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
     let mut debootstrap = Command::new("mmdebstrap");
-    debootstrap.args(["--quiet", "--variant=essential", "--include=passwd", "bookworm"]);
+    debootstrap.args(["--quiet", "--variant=essential", "--include=apt,passwd", "bookworm"]);
     succeed(debootstrap.arg(&root));
-    std::fs::copy(file(".deb"), root.join("package.deb")).expect("a file");
+    let package = file(".deb");
+    let name = package.file_name().expect("a name");
+    std::fs::create_dir_all(root.join("target/dist")).expect("a folder");
+    std::fs::copy(&package, root.join("target/dist").join(name)).expect("a file");
+    std::fs::copy(&package, root.join("package.deb")).expect("a file");
     let chroot = |arguments: &[&str]| succeed(Command::new("chroot").arg(&root).args(arguments));
-    let (_, took) = timed(|| chroot(&["dpkg", "--install", "/package.deb"]));
+    let install = install_command("sudo apt install ./target/dist/");
+    let mut shell = Command::new("chroot");
+    shell.arg(&root).arg("bash");
+    let (_, took) = timed(|| run_commands(&install, &root, &mut shell));
     assert!(chroot(&["id", "sluicegate"]).contains("(sluicegate)"));
     assert!(
         chroot(&["ls", "-l", "/etc/sluicegate/sluicegate.yaml"])
             .starts_with("-rw-r----- 1 root sluicegate")
-    // C sources that are compiled into the program.
-    for name in ["sqlite", "mimalloc"] {
-        let purl = format!("pkg:generic/{name}@3.");
-        let is_listed = |component: &serde_json::Value| {
-            component["purl"].as_str().is_some_and(|found| found.starts_with(&purl))
-        };
-        assert!(components.iter().any(is_listed), "{purl}");
-    }
-    assert!(licenses.contains("Daan Leijen"), "the notice of mimalloc is missing");
     );
-    assert!(root.join("usr/lib/systemd/system/sluicegate.service").exists());
+    for path in ["usr/lib/systemd/system/sluicegate.service", "etc/logrotate.d/sluicegate"] {
+        assert!(chroot(&["ls", "-l", path]).starts_with("-rw-r--r-- 1 root root"), "{path}");
+    }
     chroot(&["sluicegate", "check", "--strict", "/etc/sluicegate/sluicegate.yaml"]);
     // A program of this folder runs the one of the fresh system as its service user.
     let bin = folder.path().join("bin");
@@ -183,6 +236,16 @@ fn the_debian_package_works_on_a_fresh_system() {
     first_screen(("Debian package", took), &enter, &bin, |script| {
         script.replace("verify decisions", "verify /tmp/decisions")
     });
+    // An upgrade keeps what the administrator has changed, also a file that is gone.
+    let file_name = "/etc/sluicegate/sluicegate.yaml";
+    let upgrade = || chroot(&["dpkg", "--install", "/package.deb"]);
+    chroot(&["chown", "sluicegate:root", file_name]);
+    chroot(&["chmod", "600", file_name]);
+    upgrade();
+    assert!(chroot(&["ls", "-l", file_name]).starts_with("-rw------- 1 sluicegate root"));
+    chroot(&["rm", file_name]);
+    upgrade();
+    assert!(!root.join(&file_name[1..]).exists());
     chroot(&["dpkg", "--purge", "sluicegate"]);
     assert!(!root.join("usr/bin/sluicegate").exists());
 }

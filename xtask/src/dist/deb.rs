@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::{Distribution, run_or_fail, text};
+use super::{Distribution, run_or_fail, set_modes, text};
 
 /// Creates the user and restarts a running service after an upgrade.
 const POSTINST: &str = r#"#!/bin/sh
@@ -14,8 +14,11 @@ if [ "$1" = configure ]; then
         useradd --system --user-group --home-dir /var/lib/sluicegate --no-create-home \
             --shell /usr/sbin/nologin sluicegate
     fi
-    chown root:sluicegate /etc/sluicegate/sluicegate.yaml
-    chmod 640 /etc/sluicegate/sluicegate.yaml
+    # Only at the first installation: later, owner and mode are the administrator's, and the file may be gone.
+    if [ -z "$2" ] && [ -e /etc/sluicegate/sluicegate.yaml ]; then
+        chown root:sluicegate /etc/sluicegate/sluicegate.yaml
+        chmod 640 /etc/sluicegate/sluicegate.yaml
+    fi
     if [ -d /run/systemd/system ]; then
         systemctl daemon-reload
         systemctl try-restart sluicegate.service
@@ -30,6 +33,9 @@ if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
     systemctl disable --now sluicegate.service
 fi
 "#;
+
+/// Files that dpkg keeps as the administrator changed them.
+const CONFFILES: &str = "/etc/sluicegate/sluicegate.yaml\n/etc/logrotate.d/sluicegate\n";
 
 /// Deletes data and user when the package is purged.
 const POSTRM: &str = r#"#!/bin/sh
@@ -47,7 +53,8 @@ pub(super) fn build(distribution: &Distribution) -> anyhow::Result<()> {
     let root = distribution.output.join("deb");
     let control = root.join("DEBIAN");
     let (etc, units) = (root.join("etc/sluicegate"), root.join("usr/lib/systemd/system"));
-    for folder in [&control, &etc, &units] {
+    let rotation = root.join("etc/logrotate.d");
+    for folder in [&control, &etc, &units, &rotation] {
         std::fs::create_dir_all(folder)?;
     }
     run_or_fail(&[
@@ -57,12 +64,13 @@ pub(super) fn build(distribution: &Distribution) -> anyhow::Result<()> {
         &text(&root.join("usr")),
     ])?;
     std::fs::copy("deploy/systemd/sluicegate.service", units.join("sluicegate.service"))?;
+    std::fs::copy("deploy/systemd/sluicegate.logrotate", rotation.join("sluicegate"))?;
     let starter = "crates/app/src/cli/starter/inference-limiter.yaml";
     std::fs::copy(starter, etc.join("sluicegate.yaml"))?;
-    std::fs::write(control.join("conffiles"), "/etc/sluicegate/sluicegate.yaml\n")?;
+    std::fs::write(control.join("conffiles"), CONFFILES)?;
     for (name, script) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
         std::fs::write(control.join(name), script)?;
-        run_or_fail(&["chmod", "755", &text(&control.join(name))])?;
+        run_or_fail(&["chmod", "u+x", &text(&control.join(name))])?;
     }
     let arch = architecture(distribution.arch)?;
     let version = &distribution.version;
@@ -70,13 +78,14 @@ pub(super) fn build(distribution: &Distribution) -> anyhow::Result<()> {
     let size = kilobytes(&root)?;
     let fields = format!(
         "Package: sluicegate\nVersion: {version}\nArchitecture: {arch}\nMaintainer: The Sluicegate authors\n\
-         Installed-Size: {size}\nDepends: libc6 (>= {libc}), libgcc-s1, passwd\nRecommends: ca-certificates\n\
+         Installed-Size: {size}\nDepends: libc6 (>= {libc}), libgcc-s1, passwd\nRecommends: ca-certificates, logrotate\n\
          Section: net\nPriority: optional\n\
          Description: rate limiter for APIs, AI models and queues\n \
          Decides whether a request may go now, later or never, across every limit that applies to it:\n \
          a decision service, a pacing reverse proxy, and a job dispatcher with workers.\n"
     );
     std::fs::write(control.join("control"), fields)?;
+    set_modes(&root)?;
     let file = distribution.output.join(format!("sluicegate_{version}_{arch}.deb"));
     // A low level of compression: the tests build the package, too.
     let (root_text, file) = (text(&root), text(&file));

@@ -96,7 +96,7 @@ impl Distribution {
             .with_context(|| format!("can't copy the binary {}", binary.display()))?;
         let program = text(&program);
         run_or_fail(&["strip", &program])?;
-        run_or_fail(&["chmod", "755", &program])?;
+        run_or_fail(&["chmod", "u+x", &program])?;
         run_or_fail(&[&program, "man", &text(&man)])?;
         for (shell, path) in [
             ("bash", "share/bash-completion/completions/sluicegate"),
@@ -131,6 +131,7 @@ impl Distribution {
 
     /// Packs a folder under another name, with the same bytes for the same contents.
     fn tar(&self, folder: &Path, name: &str, file: &str) -> anyhow::Result<()> {
+        set_modes(folder)?;
         let transform = format!("--transform=s,^\\.,{name},");
         let file = text(&self.output.join(file));
         let mut line = vec!["tar", "--sort=name", "--mtime=@0", "--owner=0", "--group=0"];
@@ -172,6 +173,12 @@ fn version() -> anyhow::Result<String> {
 fn run_or_fail(line: &[&str]) -> anyhow::Result<()> {
     ensure!(sh::run(line, &[])?, "`{}` failed", line.join(" "));
     Ok(())
+}
+
+/// Lets everybody read the files of a package, and execute its programs, whatever the umask was when they
+/// were made.
+fn set_modes(folder: &Path) -> anyhow::Result<()> {
+    run_or_fail(&["chmod", "--recursive", "u=rwX,go=rX", &text(folder)])
 }
 
 fn text(path: &Path) -> String {
