@@ -143,7 +143,7 @@ impl<'a> Plan<'a> {
             lead: query.pacing.map(|pacing| pacing.lead),
             patient: query.patient || query.pacing.is_some(),
             owner: query.pacing.and_then(|pacing| pacing.owner),
-            horizon: query.horizon.map_or(horizon, |own| own.min(horizon)),
+            horizon,
             outage: OutagePolicy::Unlimited,
             of_client: OutagePolicy::Unlimited,
             charges: SmallVec::new(),

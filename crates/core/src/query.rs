@@ -46,8 +46,6 @@ pub struct Query<'a> {
     pub rule_scope: RuleScope,
     /// Set if the work is paced: it is admitted a little ahead of its start.
     pub pacing: Option<Pacing>,
-    /// Maximum time from now to the start of a booking, if it is shorter than the configured horizon.
-    pub horizon: Option<Span>,
     /// True for work that waits anyway. The store may then take longer to answer than a decision
     /// is allowed to.
     pub patient: bool,
@@ -110,7 +108,6 @@ impl<'a> Query<'a> {
             inline: Vec::new(),
             rule_scope: RuleScope::Whole,
             pacing: None,
-            horizon: None,
             patient: false,
         }
     }

@@ -16,7 +16,9 @@ use std::time::Duration;
 use futures_util::future::{Fuse, FusedFuture as _};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
+use sluicegate_config::WaitOrder;
 use sluicegate_core::backlog::{Backlog, BacklogReport};
+use sluicegate_core::limit::{Limit, Unit};
 use sluicegate_core::query::Pacing;
 use sluicegate_core::store::GateClosure;
 use sluicegate_core::time::{Span, Timestamp};
@@ -25,16 +27,22 @@ use tokio::sync::{Mutex as MutexAsync, MutexGuard as MutexGuardAsync, Notify, on
 use tokio::time::{sleep, timeout};
 
 use crate::exchange::{self, Exchange};
-use crate::lane_options::{AHEAD, LaneOptions};
 use crate::other_queues::OtherQueues;
+use crate::own_starts::room;
 use crate::pacer::{Booking, PacedWork, Pacer, Turn};
 use crate::wait_queue::{EnterResult, Place, WaitQueue};
 use crate::window::StartWindow;
 
-/// Number of turns by which a run may be shorter for each time that other replicas were faster.
-const RUN_SHORTER: usize = 2;
-/// Minimum time between two attempts to book a run.
-const ASK_AGAIN_MIN: Span = Span::from_millis(5);
+/// Time ahead for which all replicas together book turns. A replica that dies wastes at most the
+/// turns that it has booked.
+const AHEAD: Span = Span::from_secs(1);
+/// The same for a queue in fair order. It is shorter because a request of a light flow on another
+/// replica waits behind all booked turns.
+const AHEAD_FAIR: Span = Span::from_millis(500);
+/// Minimum and maximum number of turns that are booked ahead. At least two: one is used while the
+/// next is booked.
+const AHEAD_MIN: usize = 2;
+const AHEAD_MAX: usize = 256;
 /// Maximum time between two questions to the store: a start that is far away may move closer.
 const FAR: Span = Span::from_millis(250);
 /// Assumed duration of a lease until the first one has ended. It sets the retry time that a refused
@@ -43,6 +51,70 @@ const LEASE_ASSUMED: Span = Span::from_secs(1);
 /// Time for which requests wait for a store that is down, if the outage policy admits nothing. It
 /// is long enough for a restart of Redis.
 const OUTAGE: Span = Span::from_secs(2);
+
+/// Settings of a lane.
+#[derive(Clone, Debug)]
+pub struct LaneOptions {
+    /// Maximum time a request waits for its turn.
+    pub max: Duration,
+    /// Maximum number of waiting requests.
+    pub depth: usize,
+    /// Order in which waiting requests are served.
+    pub order: WaitOrder,
+    /// Average time between two starts, by the slowest limit.
+    interval: Span,
+    /// Time by which a start may be late without delaying the next one, by the tightest token
+    /// bucket.
+    room: Option<Span>,
+    /// Number of leases of the smallest concurrency limit, if there is one.
+    leases: Option<u64>,
+}
+
+impl LaneOptions {
+    /// Creates the settings of a lane whose work has these limits.
+    pub fn new(limits: &[Limit], max: Duration, depth: usize, order: WaitOrder) -> Self {
+        let each = limits.iter().filter(|limit| limit.unit() == Unit::Requests).map(|limit| {
+            let amount = match limit {
+                Limit::Bucket { rate, .. } => rate.amount,
+                _ => limit.amount(),
+            };
+            limit.window().as_micros() / amount.get().max(1)
+        });
+        let interval = Span::from_micros(each.max().unwrap_or(0));
+        let rooms = limits.iter().filter_map(|limit| match limit {
+            Limit::Bucket { rate, capacity } if limit.unit() == Unit::Requests => {
+                Some(room(rate.window.span(), rate.amount.get(), capacity.get()))
+            }
+            _ => None,
+        });
+        let room = rooms.min();
+        let concurrent = limits.iter().filter(|limit| limit.unit() == Unit::Slots);
+        let leases = concurrent.map(|limit| limit.amount().get()).min();
+        Self { max, depth, order, interval, room, leases }
+    }
+
+    /// Returns the number of turns that all replicas together book ahead.
+    fn ahead(&self) -> usize {
+        let ahead = if self.order == WaitOrder::Fifo { AHEAD } else { AHEAD_FAIR };
+        let turns = ahead.as_micros() / self.interval.as_micros().max(1);
+        let turns = usize::try_from(turns).unwrap_or(usize::MAX).clamp(AHEAD_MIN, AHEAD_MAX);
+        let leases = self.leases.and_then(|leases| usize::try_from(leases).ok());
+        leases.map_or(turns, |leases| turns.min(leases.max(1)))
+    }
+
+    /// Returns the number of pending turns at or below which the lane books its next run of turns,
+    /// or `None` if it books turns one by one.
+    ///
+    /// If a token bucket has less room than the slack, the slack is lost each time that turns
+    /// change from one replica to another. So the lane books a whole run of turns at once, about
+    /// two leads before the last run is used up.
+    fn book_again_at(&self, pacing: Pacing) -> Option<usize> {
+        self.room.filter(|room| *room < pacing.slack)?;
+        let during = (pacing.lead + pacing.lead).as_micros();
+        let turns = during.div_ceil(self.interval.as_micros().max(1));
+        Some(usize::try_from(turns).unwrap_or(usize::MAX).max(1))
+    }
+}
 
 /// The waiting requests of one route on this replica.
 pub struct Lane<W: PacedWork> {
@@ -62,31 +134,8 @@ struct State<W: PacedWork> {
     turns: BTreeMap<u64, PendingTurn>,
     next_turn: u64,
     exchange: Exchange,
-    next_run: NextRun,
     /// True while the task runs.
     runs: bool,
-}
-
-/// The next run of a lane that books in runs. Its first turn is booked alone, and only if the whole run
-/// fits into the time that all replicas book ahead. If it is booked, the others follow.
-#[derive(Debug, Default)]
-struct NextRun {
-    /// Number of the first turn while it is being booked, and the length of the run.
-    first: Option<(u64, usize)>,
-    /// Number of turns that follow the first one, once that is booked.
-    rest: usize,
-    /// Time at which to ask again.
-    ask_at: Timestamp,
-    /// First start that was free, but too far ahead.
-    start: Option<Timestamp>,
-    /// Number of times in a row that the first turn could not be booked.
-    denials: usize,
-}
-
-/// New turns to book, which start at most `horizon` from now.
-struct NewTurns {
-    turns: Vec<(u64, oneshot::Receiver<()>)>,
-    horizon: Option<Span>,
 }
 
 struct Waiter<W: PacedWork> {
@@ -117,8 +166,6 @@ enum TurnResult<W: PacedWork> {
     Go(W::Admission, StartWindow),
     /// The turn was not needed any more.
     Quit,
-    /// The first start that is free is this far ahead: too far to book it now.
-    TooFar(Span),
     /// No request may go.
     Closed(WaitError<W::Refusal>),
 }
@@ -158,7 +205,6 @@ where
             options,
             turns: BTreeMap::new(),
             next_turn: 0,
-            next_run: NextRun::default(),
             runs: false,
         };
         let (state, changed, lease_wait) =
@@ -344,23 +390,17 @@ where
             let known = self.pacer.round_trips().is_known();
             let pacing = self.pacer.expected_pacing();
             let now = self.pacer.service().now();
-            let (more, pause, ask_in) = {
+            let (more, pause) = {
                 let mut state = self.lock();
                 state.forget_outdated(now);
-                let more = state.balance(known, pacing, now);
-                let pause = state.exchange.pause(now, state.queue.len());
-                (more, pause, state.next_run.ask_at.since(now))
+                (state.balance(known, pacing), state.exchange.pause(now, state.queue.len()))
             };
-            let Some(NewTurns { turns: more, horizon }) = more else { return };
+            let Some(more) = more else { return };
             for (number, quit) in more {
                 let lane = &self;
                 turns.push(async move {
-                    let due = |at| {
-                        if lane.lock().set_due(number, at) {
-                            lane.changed.notify_one();
-                        }
-                    };
-                    (number, lane.turn(quit, due, horizon).await)
+                    let due = |at| lane.lock().set_due(number, at);
+                    (number, lane.turn(quit, due).await)
                 });
             }
             // After the bookings, so that all go to the store together.
@@ -373,28 +413,23 @@ where
                 others = &mut exchange => self.hear(others),
                 () = self.changed.notified() => {}
                 () = sleep(pause.into()), if pause > Span::ZERO => {}
-                () = sleep(ask_in.into()), if ask_in > Span::ZERO => {}
             }
         }
     }
 
     /// Books a turn, waits for it and claims it. Calls `due` with each start that becomes known;
-    /// `quit` cancels the turn. Books no start that is later than `horizon` from now.
+    /// `quit` cancels the turn.
     async fn turn(
         &self,
         mut quit: oneshot::Receiver<()>,
         due: impl Fn(Timestamp),
-        horizon: Option<Span>,
     ) -> TurnResult<W> {
         let (pacer, service) = (&self.pacer, self.pacer.service());
         let mut booking: Option<Booking> = None;
         let mut asks = None;
         loop {
             let turn = match &booking {
-                None => {
-                    let id = service.request_id();
-                    pacer.book_within(&self.work, &self.work, id, horizon).await
-                }
+                None => pacer.book(&self.work, &self.work, service.request_id()).await,
                 Some(booking) => {
                     due(booking.start);
                     let ask_at = booking.start - pacer.round_trips().pacing().lead;
@@ -434,9 +469,6 @@ where
                     _ = &mut quit => true,
                     () = self.lease_may_be_free(&mut asks) => false,
                 },
-                Turn::Later(wait) if horizon.is_some() && booking.is_none() => {
-                    return TurnResult::TooFar(wait);
-                }
                 Turn::Later(wait) => {
                     due(service.now() + wait);
                     quits(wait.min(FAR), &mut quit).await
@@ -470,17 +502,10 @@ where
 
     /// Hands a turn to the next request, or refuses all requests.
     fn finish(&self, number: u64, result: TurnResult<W>) {
-        let (pacing, now) = (self.pacer.expected_pacing(), self.pacer.service().now());
         let mut state = self.lock();
         state.turns.remove(&number);
-        let is_first = state.next_run.first.is_some_and(|(first, _)| first == number);
-        if is_first {
-            state.next_run.first = None;
-        }
         match result {
             TurnResult::Quit => {}
-            TurnResult::TooFar(wait) if is_first => state.ask_again_for_run(wait, pacing, now),
-            TurnResult::TooFar(_) => {}
             TurnResult::Go(admission, window) => {
                 let mut message = WaiterMessage::Go(admission, window);
                 // A request that is gone by now leaves the turn to the next one.
@@ -538,12 +563,15 @@ impl<W: PacedWork> State<W> {
     /// share of the turns that are booked ahead. Until the round trip to the store is known, there
     /// is at most one. Returns the turns to start, or `None` if no request waits and no turn is
     /// pending.
-    fn balance(&mut self, is_known: bool, pacing: Pacing, now: Timestamp) -> Option<NewTurns> {
+    fn balance(
+        &mut self,
+        is_known: bool,
+        pacing: Pacing,
+    ) -> Option<Vec<(u64, oneshot::Receiver<()>)>> {
         let ahead = if is_known { self.options.ahead() } else { 1 };
         let wanted = self.queue.len().min(ahead);
         if wanted == 0 && self.turns.is_empty() {
             self.runs = false;
-            self.next_run = NextRun::default();
             return None;
         }
         let active = self.turns.values().filter(|turn| turn.quit.is_some()).count();
@@ -555,9 +583,10 @@ impl<W: PacedWork> State<W> {
                 let _ = quit.send(());
             }
         }
-        let (until, horizon) = match self.options.book_again_at(pacing).filter(|_| is_known) {
-            None => (self.queue.own_turns(ahead), None),
-            Some(few) => self.next_of_run(few, active, wanted, (pacing, now)),
+        let until = match self.options.book_again_at(pacing) {
+            None => self.queue.own_turns(ahead),
+            Some(few) if active > few => active,
+            Some(_) => wanted,
         };
         let add = |_| {
             let (quit, quits) = oneshot::channel();
@@ -566,69 +595,13 @@ impl<W: PacedWork> State<W> {
             (self.next_turn, quits)
         };
         // Turns above the share are kept: they are used soon, and giving them back would cost more.
-        let turns: Vec<_> = (active..until).map(add).collect();
-        if let (Some((number, _)), Some((first, _))) = (&mut self.next_run.first, turns.first())
-            && *number == 0
-        {
-            *number = *first;
-        }
-        Some(NewTurns { turns, horizon })
+        Some((active..until).map(add).collect())
     }
 
-    /// Returns the number of turns that should be pending, and the horizon of the new ones, for a lane
-    /// that books in runs and has `active` turns.
-    fn next_of_run(
-        &mut self,
-        few: usize,
-        active: usize,
-        wanted: usize,
-        (pacing, now): (Pacing, Timestamp),
-    ) -> (usize, Option<Span>) {
-        let horizon = self.options.horizon(pacing);
-        let rest = std::mem::take(&mut self.next_run.rest);
-        if rest > 0 {
-            return ((active + rest).min(wanted).max(active), Some(horizon));
-        }
-        let asks = self.next_run.first.is_none() && active <= few && now >= self.next_run.ask_at;
-        if !asks || active >= wanted {
-            return (active, None);
-        }
-        // Set to its number as soon as it is known.
-        let run = self.run_length(pacing);
-        self.next_run.first = Some((0, run));
-        let after = self.options.interval_times(run - 1);
-        (active + 1, Some(horizon.saturating_sub(after)))
-    }
-
-    /// Returns the length of the next run. A replica that was refused more often asks for a shorter one,
-    /// and earlier, so that a replica that is nearer to the store can't always be faster.
-    fn run_length(&self, pacing: Pacing) -> usize {
-        let shorter = RUN_SHORTER.saturating_mul(self.next_run.denials.saturating_sub(1));
-        let run = self.options.run_length(pacing).saturating_sub(shorter);
-        run.min(self.queue.len()).max(1)
-    }
-
-    /// Sets the time at which to ask for the next run: when the bookings of all replicas leave room for
-    /// it.
-    fn ask_again_for_run(&mut self, wait: Span, pacing: Pacing, now: Timestamp) {
-        self.next_run.denials += 1;
-        let start = now + wait;
-        let run = self.options.interval_times(self.run_length(pacing) - 1);
-        let ask_at = start + run - self.options.horizon(pacing);
-        self.next_run.start = Some(start);
-        self.next_run.ask_at = ask_at.max(now + ASK_AGAIN_MIN).min(now + AHEAD);
-    }
-
-    /// Sets the start of a turn. Returns true if more turns of its run have to be booked.
-    fn set_due(&mut self, number: u64, due: Timestamp) -> bool {
+    fn set_due(&mut self, number: u64, due: Timestamp) {
         if let Some(turn) = self.turns.get_mut(&number) {
             turn.due = Some(due);
         }
-        let Some((_, run)) = self.next_run.first.filter(|(first, _)| *first == number) else {
-            return false;
-        };
-        self.next_run = NextRun { rest: run - 1, ..NextRun::default() };
-        run > 1
     }
 
     /// Returns the minimum wait of a request that arrives now, as far as it is known: the time
@@ -660,7 +633,7 @@ impl<W: PacedWork> State<W> {
     fn last_booked(&self, now: Timestamp, hint: Span) -> (Span, u64) {
         let others = self.queue.others().booked();
         let dues = || self.turns.values().filter_map(|turn| turn.due);
-        let last = dues().max().max(self.next_run.start).map(|due| due.since(now));
+        let last = dues().max().map(|due| due.since(now));
         let from = last.unwrap_or_else(|| hint.max(self.turns_take(others)));
         (from, others + dues().count() as u64)
     }

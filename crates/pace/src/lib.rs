@@ -20,7 +20,6 @@
 mod clock;
 mod exchange;
 mod lane;
-mod lane_options;
 mod lease_times;
 mod other_queues;
 mod own_starts;
@@ -29,8 +28,7 @@ mod round_trip;
 mod wait_queue;
 mod window;
 
-pub use lane::{Lane, WaitError, Waited};
-pub use lane_options::LaneOptions;
+pub use lane::{Lane, LaneOptions, WaitError, Waited};
 pub use lease_times::LeaseTimes;
 pub use pacer::{Booking, PacedWork, Pacer, Turn};
 pub use round_trip::RoundTrips;

@@ -321,23 +321,11 @@ impl Pacer {
         unbooked: &W,
         id: RequestId,
     ) -> Turn<W> {
-        self.book_within(work, unbooked, id, None).await
-    }
-
-    /// Does the same, unless the first start that fits is later than `horizon` from now. Then nothing
-    /// is booked, and the answer is the time until that start.
-    pub(crate) async fn book_within<W: PacedWork + ?Sized>(
-        &self,
-        work: &W,
-        unbooked: &W,
-        id: RequestId,
-        horizon: Option<Span>,
-    ) -> Turn<W> {
         let mut id = id;
         let mut pause = PAUSE_MIN;
         let since = self.service.now();
         loop {
-            match self.book_once(work, id, horizon).await {
+            match self.book_once(work, id).await {
                 Ok(turn) => return turn,
                 // The work may have gone under this id.
                 Err(ServiceError::Store(Error::Conflict | Error::Gone)) if id.keep.is_some() => {
@@ -360,10 +348,8 @@ impl Pacer {
         &self,
         work: &W,
         id: RequestId,
-        horizon: Option<Span>,
     ) -> Result<Turn<W>, ServiceError> {
         let mut query = work.query(id);
-        query.horizon = horizon;
         query.pacing = Some(self.pacing(work));
         let asked = self.service.now();
         let query = [query];

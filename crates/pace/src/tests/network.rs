@@ -92,9 +92,7 @@ async fn a_bucket_without_room_is_kept_and_used_however_far_away_the_store_is() 
     println!("|---|---|---|---|---|");
     let mut missed = Vec::new();
     for (millis, goal) in [(0, 0.97), (10, 0.97), (20, 0.95), (50, 0.92)] {
-        for replicas in [1, 3, 10] {
-            // The more replicas compete for the next run, the more of them find that it is taken.
-            let goal = if replicas > 3 { goal - 0.08 } else { goal };
+        for replicas in [1, 3] {
             for limit in ["25/s smooth", "25/s burst 2"] {
                 let mut world = World::new(limit);
                 world.network = network(millis, 0);
@@ -126,35 +124,6 @@ async fn a_single_request_under_a_bucket_without_room_does_not_wait_for_a_run() 
     // At most the second of turns that the other replica has booked ahead.
     assert!(millis(began, went) < 1_150, "{}", millis(began, went));
     others.abort_all();
-}
-
-/// All replicas together book one second ahead: with runs of a second on each of them, a request on
-/// another replica would wait for as many seconds as there are replicas.
-#[tokio::test(start_paused = true)]
-async fn busy_replicas_together_book_a_second_ahead_under_a_bucket_without_room() {
-    for replicas in [2, 4, 9] {
-        let mut world = World::new("25/s smooth");
-        world.network = network(10, 0);
-        let mut others = JoinSet::new();
-        for seed in 0..replicas {
-            let busy = world.distant_replica(1_000, WaitOrder::Fifo, seed);
-            for _ in 0..200 {
-                others.spawn(send(busy.clone(), "", world.clock));
-            }
-        }
-        sleep(Duration::from_secs(5)).await;
-        let quiet = world.distant_replica(1_000, WaitOrder::Fifo, replicas);
-        let mut longest = 0;
-        for _ in 0..5 {
-            let began = world.clock.now();
-            let went = send(quiet.clone(), "", world.clock).await.expect("a turn");
-            longest = longest.max(millis(began, went));
-            sleep(Duration::from_millis(330)).await;
-        }
-        println!("{replicas} busy replicas: {longest} ms");
-        assert!(longest < 1_300, "{replicas} busy replicas: {longest} ms");
-        others.abort_all();
-    }
 }
 
 #[tokio::test(start_paused = true)]
