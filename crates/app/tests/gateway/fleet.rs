@@ -93,7 +93,6 @@ impl Fleet {
 
 /// Measures until no request arrived too early, at most five times. A busy machine delays requests on
 /// their way to the vendor, and not all equally.
-#[expect(clippy::print_stdout, reason = "the result is a measurement")]
 #[track_caller]
 fn assert_never_early(what: &str, mut measure: impl FnMut() -> Early) {
     let early = measured(
@@ -184,7 +183,6 @@ fn a_gateway_that_was_suspended_sends_nothing_too_late() {
 
 /// The turns that a killed replica has booked are lost: at most a second's worth.
 #[test]
-#[expect(clippy::print_stdout, reason = "the result is a measurement")]
 fn a_killed_replica_costs_at_most_a_second_of_turns() {
     const SECONDS: u64 = 6;
     // 25 turns are lost at most, and the limit is used to 97 %.
