@@ -46,7 +46,13 @@ pub(crate) struct TestSetup {
     pub(crate) runtime: Runtime,
     /// Jobs that may have been sent twice, because the broker did not confirm the first time.
     resent: Mutex<BTreeSet<String>>,
+    /// Timeouts of the store that are configured.
+    timeouts: &'static str,
 }
+
+/// Timeouts longer than in production: tests share the machine, and a call to the store that times out
+/// may already be charged.
+const LONG_TIMEOUTS: &str = ", timeout: 10s, deadline: 25s";
 
 impl TestSetup {
     pub(crate) fn alone(name: &str) -> Self {
@@ -88,7 +94,14 @@ impl TestSetup {
     fn on(name: &str, backend: Backend, broker: impl FnOnce(&Runtime) -> Arc<dyn Broker>) -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let broker = broker(&runtime);
-        Self { backend, name: name.to_owned(), broker, runtime, resent: Mutex::default() }
+        let (name, resent) = (name.to_owned(), Mutex::default());
+        Self { backend, name, broker, runtime, resent, timeouts: LONG_TIMEOUTS }
+    }
+
+    /// Leaves the timeouts of the store at their defaults, as in production.
+    #[must_use]
+    pub(crate) fn with_default_timeouts(self) -> Self {
+        Self { timeouts: "", ..self }
     }
 
     /// Returns the `queue` and `store` sections of the configuration.
@@ -102,12 +115,9 @@ impl TestSetup {
             Backend::Own(servers) => rabbit(&lock(&servers.0).url()),
             Backend::Cloud { queue, .. } => queue.clone(),
         };
-        // Longer timeouts than in production: tests share the machine, and a call to the store that
-        // times out may already be charged.
+        let timeouts = self.timeouts;
         let redis = |port: u16| {
-            format!(
-                "store: {{kind: redis, url: 'redis://127.0.0.1:{port}', timeout: 10s, deadline: 25s}}\n"
-            )
+            format!("store: {{kind: redis, url: 'redis://127.0.0.1:{port}'{timeouts}}}\n")
         };
         let store = match &self.backend {
             Backend::Alone(_) => String::new(),
