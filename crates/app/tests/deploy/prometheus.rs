@@ -99,8 +99,25 @@ fn encoded(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// Returns the expressions of a dashboard as Grafana sends them, with the title of their panel.
-fn panels(system: &str) -> Vec<(String, String)> {
+/// Returns the variables of a dashboard that Prometheus fills: name, selector and label.
+fn variables(system: &str) -> Vec<(String, String, String)> {
+    let dashboard: Value =
+        serde_json::from_str(&read(&format!("deploy/grafana/{system}.json"))).expect("JSON");
+    let variables = dashboard["templating"]["list"].as_array().expect("variables").iter();
+    let asks = variables.filter_map(|variable| {
+        let query = variable["query"]["query"].as_str()?;
+        assert_eq!(variable["definition"], query, "{system}");
+        let (selector, label) =
+            query.strip_prefix("label_values(")?.strip_suffix(')')?.rsplit_once(", ")?;
+        let name = variable["name"].as_str().expect("a name").to_owned();
+        Some((name, selector.replace("$system", system), label.to_owned()))
+    });
+    asks.collect()
+}
+
+/// Returns the expressions of a dashboard as Grafana sends them, with the title of their panel. Variables have
+/// the `chosen` values, and others stand for all values.
+fn panels(system: &str, chosen: &[(&str, &str)]) -> Vec<(String, String)> {
     let dashboard: Value =
         serde_json::from_str(&read(&format!("deploy/grafana/{system}.json"))).expect("JSON");
     let variables = dashboard["templating"]["list"].as_array().expect("variables");
@@ -113,8 +130,11 @@ fn panels(system: &str) -> Vec<(String, String)> {
             }
             expression = expression.replace("$__rate_interval", "5m").replace("$system", system);
             for variable in variables {
-                let name = format!("${}", variable["name"].as_str().expect("a name"));
+                let name = variable["name"].as_str().expect("a name");
                 let all = variable["allValue"].as_str().unwrap_or_default();
+                let all =
+                    chosen.iter().find(|(other, _)| *other == name).map_or(all, |(_, one)| one);
+                let name = format!("${name}");
                 expression = expression.replace(&format!("\"{name}\""), &format!("\"{all}\""));
             }
             assert!(!expression.contains('$'), "{system}: unknown variable in {expression}");
@@ -123,6 +143,41 @@ fn panels(system: &str) -> Vec<(String, String)> {
         }
     }
     found
+}
+
+/// Checks that the panels about decisions show only the chosen tenant and model.
+fn check_variables(prometheus: &Prometheus) {
+    for system in &NAMES[..2] {
+        for (name, other) in [("tenant", "nobody"), ("model", "none")] {
+            for (title, expression) in panels(system, &[(name, other)]) {
+                let is_about_decisions = ["Allowed and blocked", "Block rate", "Share of 429"]
+                    .iter()
+                    .any(|about| title.ends_with(about));
+                if is_about_decisions {
+                    assert_eq!(prometheus.count(&expression), Ok(0), "{title}: {expression}");
+                }
+            }
+        }
+    }
+}
+
+/// Checks the table of panels in the documentation: each panel with the series that this test has seen.
+fn check_table(seen: &[(String, Vec<usize>)]) {
+    let documented = read("docs/monitoring.md");
+    let mut table = String::new();
+    let mut is_documented = true;
+    for (title, counts) in seen {
+        let (system, panel) = title.split_once(": ").expect("a system");
+        let start = format!("| {system} | {panel} | ");
+        let row = documented.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"));
+        let expected: Option<usize> = row.and_then(|count| count.parse().ok());
+        let count: usize = counts.iter().sum();
+        // A busy machine may have more, such as errors of calls that took too long.
+        is_documented &= expected.is_some_and(|expected| (1..=count).contains(&expected));
+        table.push_str(&format!("{start}{count} |\n"));
+    }
+    println!("{table}");
+    assert!(is_documented, "docs/monitoring.md needs these rows:\n{table}");
 }
 
 #[test]
@@ -137,8 +192,20 @@ fn every_panel_and_every_alert_asks_for_series_that_exist() {
         prometheus.count("sluicegate:refused:ratio_rate5m") == Ok(2)
     });
     let mut asked = BTreeSet::new();
+    let mut seen: Vec<(String, Vec<usize>)> = Vec::new();
     for system in NAMES {
-        let panels = panels(system);
+        for (name, selector, label) in variables(system) {
+            let path = format!("label/{label}/values?match%5B%5D={}", encoded(&selector));
+            eventually_get(|| match prometheus.ask(&path) {
+                Ok(values)
+                    if values.as_array().is_some_and(|all| all.iter().any(|one| one != "")) =>
+                {
+                    Ok(())
+                }
+                other => Err(format!("{system}: no values of the variable {name}: {other:?}")),
+            });
+        }
+        let panels = panels(system, &[]);
         assert!(panels.len() >= 10, "{system}: {} expressions", panels.len());
         for (title, expression) in panels {
             for selector in selectors(&expression) {
@@ -146,8 +213,15 @@ fn every_panel_and_every_alert_asks_for_series_that_exist() {
                 asked.insert(selector);
             }
             prometheus.wait_for(&expression, &title);
+            let count = prometheus.count(&expression).expect("it was evaluated before");
+            match seen.last_mut() {
+                Some((last, counts)) if *last == title => counts.push(count),
+                _ => seen.push((title, vec![count])),
+            }
         }
     }
+    check_variables(&prometheus);
+    check_table(&seen);
 
     let rules = prometheus.ask("rules").expect("the rules");
     for group in rules["groups"].as_array().expect("groups") {

@@ -62,7 +62,7 @@ pub(super) fn together(nodes: &[Value]) -> Value {
 
 /// Returns true if the values of all nodes are the same thing seen several times, or can't be added.
 fn is_shared(name: &str) -> bool {
-    const SHARED: [&str; 8] = [
+    const SHARED: [&str; 7] = [
         "p50",
         "p95",
         "p99",
@@ -70,7 +70,6 @@ fn is_shared(name: &str) -> bool {
         "sluicegate_redis_",
         "sluicegate_gateway_queue_oldest",
         "rate_limiter_redis_latency",
-        "sluicegate_provider_limit",
     ];
     let name = name.trim_start_matches("[\"");
     SHARED.iter().any(|prefix| name.starts_with(prefix))
@@ -131,7 +130,7 @@ fn problems(nodes: &[Value]) -> Vec<Value> {
     let mut all: Vec<(Value, Vec<&Value>)> = Vec::new();
     for node in nodes {
         for problem in list(node, "problems") {
-            // Version 1 wrote only the title.
+            // Older versions write only the title.
             let problem = match problem.as_str() {
                 Some(title) => {
                     json!({ "severity": "warning", "title": title, "remedy": "", "page": "overview" })
@@ -222,7 +221,8 @@ fn series(nodes: &[Value]) -> Value {
 
 fn metrics(nodes: &[Value]) -> Vec<Value> {
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
-    for metric in nodes.iter().flat_map(|node| list(node, "metrics")) {
+    let metrics = nodes.iter().flat_map(|node| list(node, "metrics"));
+    for metric in metrics.filter(|metric| metric.is_object()) {
         let (name, value) = (metric["name"].as_str().unwrap_or_default(), &metric["value"]);
         let key = json!([name, metric["labels"]]).to_string();
         match all.get_mut(&key) {
@@ -238,7 +238,7 @@ fn metrics(nodes: &[Value]) -> Vec<Value> {
             }
         }
     }
-    all.into_values().filter(Value::is_object).collect()
+    all.into_values().collect()
 }
 
 fn route_limits(nodes: &[Value]) -> Vec<Value> {
