@@ -152,9 +152,9 @@ fn every_page_shows_what_happens_on_another_node() {
     let has = |of: &Value, part: &str| of[part].as_array().is_some_and(|list| !list.is_empty());
 
     reserve(&first, "ann", "5");
-    wait_for_page(&first, "own", &spends);
-    wait_for_page(&second, "all", &spends);
-    wait_for_page(&second, &id, &spends);
+    wait_for_page(&first, "own", spends);
+    wait_for_page(&second, "all", spends);
+    wait_for_page(&second, &id, spends);
     assert!(!spends(&summary(&second, "own")["summary"]), "the second node has decided nothing");
 
     assert_eq!(get(&format!("{}/paused", crate::gateway(&first))).0, 429);

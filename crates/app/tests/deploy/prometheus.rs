@@ -176,7 +176,6 @@ fn check_table(seen: &[(String, Vec<usize>)]) {
         is_documented &= expected.is_some_and(|expected| (1..=count).contains(&expected));
         table.push_str(&format!("{start}{count} |\n"));
     }
-    println!("{table}");
     assert!(is_documented, "docs/monitoring.md needs these rows:\n{table}");
 }
 

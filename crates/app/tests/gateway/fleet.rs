@@ -94,6 +94,7 @@ impl Fleet {
 /// Measures until no request arrived too early, at most five times. A busy machine delays requests on
 /// their way to the vendor, and not all equally.
 #[track_caller]
+#[expect(clippy::print_stdout, reason = "the result is a measurement")]
 fn assert_never_early(what: &str, mut measure: impl FnMut() -> Early) {
     let early = measured(
         |early| *early == Early::default(),
