@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::{ANYWHERE, post, sluicegate};
-use crate::process::output;
+use crate::process::{Running, output};
 use crate::systems::Systems;
 use crate::{python, read, repository};
 
@@ -185,11 +185,7 @@ fn rotated_decision_logs_prove_what_the_whole_log_proves() {
     };
     let mut command = sluicegate();
     command.args(["serve", "--config"]).arg(path("sluicegate.yaml"));
-    let mut service = command
-        .stdout(open("decisions.log"))
-        .stderr(open("service.log"))
-        .spawn()
-        .expect("the binary starts");
+    let service = Running::spawn(command.stdout(open("decisions.log")).stderr(open("service.log")));
     let listening = || {
         let log = std::fs::read_to_string(path("service.log")).expect("the log");
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -210,8 +206,7 @@ fn rotated_decision_logs_prove_what_the_whole_log_proves() {
         output(&mut logrotate);
         assert_eq!(lines(), 0, "the file is emptied");
     }
-    let kill = Command::new("kill").arg(service.id().to_string()).status().expect("kill");
-    assert!(kill.success() && service.wait().expect("it ends").success());
+    service.stop();
     assert_eq!(lines(), 1, "the last line of the process");
     for name in ["decisions.log.1.gz", "decisions.log.2.gz", "decisions.log.3.gz"] {
         assert!(path(name).exists(), "{name}");

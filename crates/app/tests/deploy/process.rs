@@ -11,11 +11,22 @@ pub(crate) struct Running(Child);
 impl Running {
     /// Starts a program. Its standard error is shown if the test fails.
     pub(crate) fn start(command: &mut Command) -> Self {
+        Self::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()))
+    }
+
+    /// Starts a program whose input and output the caller has chosen.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let program = command.get_program().to_owned();
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        Self(child.unwrap_or_else(|error| {
+        Self(command.spawn().unwrap_or_else(|error| {
             panic!("{}: {error}: run `cargo xtask test deploy`", program.display())
         }))
+    }
+
+    /// Asks the program to stop, and waits for its end. Fails the test if it reports a failure.
+    pub(crate) fn stop(mut self) {
+        output(Command::new("kill").arg(self.0.id().to_string()));
+        let status = self.0.wait().expect("it ends");
+        assert!(status.success(), "{status}");
     }
 }
 
