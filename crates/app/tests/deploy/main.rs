@@ -7,6 +7,7 @@ mod alertmanager;
 mod common;
 mod compose;
 mod files;
+mod metrics;
 mod process;
 mod prometheus;
 mod proxies;
