@@ -45,8 +45,13 @@ impl Fleet {
     fn add(&self) -> Replica {
         let replica = Replica::start(&self.config);
         replica.wait_for(200);
-        self.urls.write().expect("the lock").push(replica.url.clone());
+        self.use_again(&replica);
         replica
+    }
+
+    /// Sends new requests to a replica, too.
+    fn use_again(&self, replica: &Replica) {
+        self.urls.write().expect("the lock").push(replica.url.clone());
     }
 
     /// Sends no new requests to a replica.
@@ -169,10 +174,12 @@ fn a_gateway_that_was_suspended_sends_nothing_too_late() {
         fleet.overload(|| {
             for _ in 0..4 {
                 fleet.wait_for_more(20);
+                // The other replica goes on, and the callers that do not wait for this one use it.
+                fleet.remove(&replicas[0]);
                 signal("-STOP");
-                // The other replica goes on.
                 fleet.wait_for_more(20);
                 signal("-CONT");
+                fleet.use_again(&replicas[0]);
             }
             fleet.wait_for_more(25);
         });
