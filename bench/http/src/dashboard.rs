@@ -3,7 +3,7 @@
 //!
 //! wrk sends requests to one server in alternating rounds (A B A B): without tabs, then with them.
 //! A tab sends the requests of the page Overview: it loads the series, follows the event stream,
-//! and loads the overview and the nodes every few seconds. Tabs are threads of this program,
+//! and loads the summary and the overview every second. Tabs are threads of this program,
 //! because ten browsers would take processor time from the server.
 
 mod server;

@@ -38,6 +38,12 @@ fn a_running_service_is_queried_from_the_command_line() {
     );
     let (code, out, _) = run(&["reset", "userId=u1", "--yes", "--url", &service.http]);
     assert_eq!((code, out.as_str()), (Some(0), "reset: USER:u1#requests\n"));
+    // Without the user, no rule counts the request.
+    for yes in [&["--yes"][..], &[]] {
+        let words = ["reset", "modelId=m", "--url", &service.http];
+        let (code, out, said) = run(&words.iter().chain(yes).copied().collect::<Vec<_>>());
+        assert!(code == Some(2) && said.contains("no rule counts a request"), "{out}{said}");
+    }
     assert_eq!(ask("allow").0, Some(0));
     let json = ["allow", "userId=u1", "modelId=m", "--json", "--url", &service.http];
     let (_, out, _) = run(&json);

@@ -1,6 +1,7 @@
 //! `sluicegate allow`, `explain`, `usage` and `reset`: commands that send one request to a running
 //! service and print its response.
 
+use anyhow::ensure;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -158,6 +159,7 @@ impl ResetArgs {
     pub(super) fn run(self) -> anyhow::Result<bool> {
         if self.rule.is_empty() && !self.yes {
             let listed = self.request.post_dimensions("/v1/reset?dry_run=true")?;
+            ensure_some(&listed["wouldReset"])?;
             self.request.remote.show(&listed, |listed| {
                 let row = |one: &Value| [display(&one["rule"]), display(&one["key"])];
                 let rows: Vec<_> = items(&listed["wouldReset"]).iter().map(row).collect();
@@ -177,12 +179,22 @@ impl ResetArgs {
             query.push_str(&format!("&reason={}", percent_encode(reason)));
         }
         let answer = self.request.post_dimensions(&format!("/v1/reset?{query}"))?;
+        ensure_some(&answer["reset"])?;
         self.request.remote.show(&answer, |answer| {
             let keys: Vec<_> = items(&answer["reset"]).iter().map(display).collect();
             format!("reset: {}", keys.join(", "))
         });
         Ok(true)
     }
+}
+
+/// Checks that a request has counters to reset.
+fn ensure_some(counters: &Value) -> anyhow::Result<()> {
+    ensure!(
+        !items(counters).is_empty(),
+        "no counter was reset: no rule counts a request with these dimensions (see `sluicegate explain`)"
+    );
+    Ok(())
 }
 
 /// Percent-encodes a text for use in a query string, or as one segment of a path.

@@ -516,6 +516,20 @@ fn a_reload_changes_the_limit_of_later_admissions() {
     );
 }
 
+#[test]
+fn a_window_that_comes_later_does_not_bound_what_came_before() {
+    let hourly = log(r#""100/h""#, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    let short = hourly.clone() + &log(r#""3/2s""#, &[3_000, 3_001, 3_002]);
+    ends(&[short], &[], 0, "proven: 11 admissions on 1 counter under 2 limits");
+    let too_many = hourly + &log(r#""3/2s""#, &[3_000, 3_001, 3_002, 3_003]);
+    ends(
+        &[too_many],
+        &[],
+        1,
+        "not proven: 12 admissions on 1 counter under 2 limits, 1 limit exceeded",
+    );
+}
+
 /// Enough admissions for several intermediate checks of the counters.
 #[test]
 fn a_long_log_is_checked_as_a_stream() {

@@ -51,6 +51,9 @@ impl IdleConsumers {
         let key = (queue.to_owned(), times);
         let mut idle = self.lock();
         if idle.count >= COUNT_MAX {
+            drop(idle);
+            // Dropping it would count as a redelivery of its messages.
+            tokio::spawn(consumer.close());
             return;
         }
         let id = idle.next;

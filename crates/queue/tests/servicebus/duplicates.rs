@@ -5,6 +5,7 @@ use sluicegate_queue::servicebus::Options as BusOptions;
 use sluicegate_queue::{
     DeadLetterFilter, DeadLetterReason, DeliveryTime, Error, JobId, Message, Options, Queue,
 };
+use sluicegate_testkit::eventually_async;
 use sluicegate_testkit::queue::run;
 
 use crate::support::{broker, calm, options};
@@ -90,8 +91,10 @@ fn a_message_that_is_sent_again_under_its_name_is_no_duplicate() {
             let delivery = consumer.receive_one().await.expect("redelivered");
             assert_eq!((delivery.message().meta.job.as_str(), delivery.redeliveries()), (id, 3));
             delivery.ack().await.expect("acknowledged");
+            // The producer's second message is a duplicate. The originals of copies may still be counted
+            // for a moment; a second message would stay.
             queue.send(job(id)).await.expect("sent");
-            assert_eq!(ready(&queue).await, 0, "the producer's second message is a duplicate");
+            eventually_async(async || ready(&queue).await == 0).await;
         }
     });
 }

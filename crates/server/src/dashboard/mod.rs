@@ -35,7 +35,6 @@ use crate::rest::decode::BodyLimit;
 use crate::rest::only;
 use crate::service::Service;
 use events::EventStreams;
-use login::LoginAttempts;
 use nodes::SummaryAnswers;
 pub use nodes::{SUMMARY_EVERY, SUMMARY_LASTS};
 
@@ -130,13 +129,6 @@ struct DashboardState {
     sources: Arc<DashboardSources>,
     streams: EventStreams,
     answers: SummaryAnswers,
-    attempts: LoginAttempts,
-}
-
-impl FromRef<DashboardState> for LoginAttempts {
-    fn from_ref(state: &DashboardState) -> Self {
-        state.attempts.clone()
-    }
 }
 
 impl FromRef<DashboardState> for SummaryAnswers {
@@ -169,7 +161,6 @@ pub fn router(sources: Arc<DashboardSources>, shutdown: CancellationToken) -> Ro
         sources,
         streams: EventStreams::new(shutdown),
         answers: SummaryAnswers::default(),
-        attempts: LoginAttempts::default(),
     };
     Router::new()
         .route("/", only(get(assets::index)))

@@ -13,6 +13,7 @@ use sluicegate_core::{Span, Timestamp};
 use tokio::sync::Mutex;
 
 use super::DashboardSources;
+use super::summary::BYTES_MAX;
 use super::together::together;
 use crate::rest::{HandlerResult, Problem, json as json_response};
 
@@ -49,7 +50,9 @@ pub(super) struct SummaryRequest {
 pub(super) async fn other_nodes(sources: &DashboardSources) -> Result<Vec<Value>, String> {
     let Some(nodes) = &sources.nodes else { return Ok(Vec::new()) };
     let texts = nodes.read().await?;
-    let parsed = texts.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
+    // Another program may have written them.
+    let small = texts.iter().filter(|text| text.len() <= BYTES_MAX);
+    let parsed = small.filter_map(|text| serde_json::from_str::<Value>(text).ok());
     Ok(parsed.filter(|summary| summary["id"] != sources.id.as_str()).collect())
 }
 

@@ -18,7 +18,7 @@ use super::api::{audit_json, rankings, reload_json, requests_per_second};
 use super::{DashboardSources, problems};
 
 /// Maximum size of a summary, in bytes.
-const BYTES_MAX: usize = 64 * 1_024;
+pub(super) const BYTES_MAX: usize = 64 * 1_024;
 /// Numbers of callers and keys in each ranking. They are tried in this order until the summary is
 /// small enough.
 const TOPS: [usize; 4] = [50, 20, 5, 0];

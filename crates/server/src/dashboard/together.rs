@@ -129,7 +129,7 @@ fn with_node(entry: &Value, node: &Value) -> Option<Value> {
 fn problems(nodes: &[Value]) -> Vec<Value> {
     let mut all: Vec<(Value, Vec<&Value>)> = Vec::new();
     for node in nodes {
-        for problem in list(node, "problems") {
+        for problem in list(node, "problems").take(LIST_MAX) {
             // Older versions write only the title.
             let problem = match problem.as_str() {
                 Some(title) => {

@@ -157,14 +157,15 @@ async fn a_login_needs_a_known_token_that_may_read() {
     assert_eq!(node.get("/login").await, json!({ "login": true }));
 }
 
+/// Wrong tokens of others must not keep a person out.
 #[tokio::test]
-async fn tokens_can_be_tried_a_few_times_per_second() {
+async fn failed_logins_do_not_disturb_others() {
     let node = Node::new(&[("reader", &[AuthScope::Read])]);
     let wrong = (0..20).map(|_| node.post("/login", json!({ "token": "wrong" }), &[]));
-    let answers = futures_util::future::join_all(wrong).await;
-    let of = |status: u16| answers.iter().filter(|(other, ..)| *other == status).count();
-    assert_eq!((of(401), of(429)), (4, 16));
-    log_in(&node, "reader").await;
+    let (answers, _) =
+        futures_util::future::join(futures_util::future::join_all(wrong), log_in(&node, "reader"))
+            .await;
+    assert!(answers.iter().all(|(status, ..)| *status == 401));
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ pub(super) struct Call {
     /// Set for calls of paced work, for calls about work that was decided before, and for calls that
     /// no request waits for: they may take longer than a decision.
     pub(super) patient: bool,
+    /// Set for calls of paced work: it needs the connection although decisions time out.
+    pub(super) paced: bool,
     /// Set for background calls that no request waits for. They are not counted as traffic.
     pub(super) housekeeping: bool,
     /// Flag that is set when the call is sent, so that a rollback knows whether it may have run.
@@ -205,11 +207,6 @@ impl Call {
             && !other.asking
     }
 
-    /// Returns true if paced work made the call.
-    pub(super) const fn is_paced(&self) -> bool {
-        self.patient && !self.housekeeping
-    }
-
     /// Returns the acquire of a plan for the fast script, or `None` if that script can't decide the
     /// plan.
     pub(super) fn fast_acquire(
@@ -265,6 +262,7 @@ impl Call {
             rows,
             hinted,
             patient: plan.patient,
+            paced: plan.patient,
             housekeeping: false,
             sent: None,
         })
@@ -325,7 +323,8 @@ impl Call {
             _ => {}
         }
         push_pacing(operation, plan, &mut body);
-        Self { patient: plan.patient, ..Self::full(name, slot, keys, &body) }
+        let (patient, paced) = (plan.patient, plan.patient);
+        Self { patient, paced, ..Self::full(name, slot, keys, &body) }
     }
 
     /// Returns an operation on the record of an earlier admission. The record lists its counters,
@@ -513,6 +512,7 @@ impl Call {
             rows: 0,
             hinted: SmallVec::new(),
             patient: false,
+            paced: false,
             housekeeping: false,
             sent: None,
         }
@@ -614,5 +614,20 @@ fn push_cost(actual: &Cost, body: &mut ByteStrings) {
     for unit in Unit::RATED {
         body.push(unit.name().as_bytes());
         body.optional(actual.of(unit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each node writes a summary every 2 s. If that counted as paced work, a dead connection would
+    /// be noticed only after the long timeout.
+    #[test]
+    fn shared_texts_are_not_paced_work() {
+        let name = Id::from_bits(1);
+        let put = OverrideOperation::Put { name, text: "{}", lasts: None, texts_max: 1 };
+        let call = Call::on_shared_texts(put, (b"summaries".to_vec(), None));
+        assert!(call.patient && !call.paced);
     }
 }

@@ -504,7 +504,7 @@ impl LinkTask {
                 self.options.sent.batches.fetch_add(u64::from(requested > 0), Ordering::Relaxed);
                 let script = info.scripts.get(which);
                 last_sent = self.options.time.now();
-                if batch.iter().any(|queued| queued.call.is_paced()) {
+                if batch.iter().any(|queued| queued.call.paced) {
                     self.shared.paced_at.store(last_sent.as_micros(), Ordering::Relaxed);
                 }
                 let script = (script, which);

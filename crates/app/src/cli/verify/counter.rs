@@ -7,7 +7,7 @@
 //! | admissions | checked against |
 //! |---|---|
 //! | all under the same limits | those limits |
-//! | before and after a reload that changed the limits | each part against its own limits, all together against the largest |
+//! | before and after a reload or an override that changed the limits | each part against its own limits; all together against the largest limit of each window that all of them have |
 //! | with reservations or bookings that were never settled | the limits; if exceeded, again without them, because they may have been given back |
 //! | before and after a reset | the limits, separately |
 //! | partly refunded | the limits, without the oldest admissions that the refund covers |
@@ -251,7 +251,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Checks admissions against the limit set of each, and all of them against the largest limits.
+    /// Checks admissions against the limit set of each, and all of them against the largest limit of each
+    /// window. A window that one of the limit sets does not have bounds nothing admitted under that set.
     fn check_by_limit_set<'s>(
         &self,
         key: &str,
@@ -266,7 +267,13 @@ impl Counter {
         }
         if self.limit_sets.len() > 1 {
             let all = self.limit_sets.iter().flat_map(|&limit_set| scopes(limit_set));
-            check(key, &largest(all), admits, found)?;
+            let mut shared = largest(all);
+            shared.retain(|scope| {
+                let is_in =
+                    |&limit_set: &usize| scopes(limit_set).iter().any(|own| alike(own, scope));
+                self.limit_sets.iter().all(is_in)
+            });
+            check(key, &shared, admits, found)?;
         }
         Ok(())
     }
@@ -320,18 +327,22 @@ fn reach<'s>(scopes: impl Iterator<Item = &'s CheckedScope>) -> Option<Span> {
     })
 }
 
+/// Returns true if two limits differ only in their amount.
+fn alike(one: &CheckedScope, other: &CheckedScope) -> bool {
+    match (one.limit(), other.limit()) {
+        (Limit::Exact(a), Limit::Exact(b)) | (Limit::Windowed(a), Limit::Windowed(b)) => {
+            a.window == b.window
+        }
+        (Limit::Calendar { calendar: a, .. }, Limit::Calendar { calendar: b, .. }) => a == b,
+        _ => false,
+    }
+}
+
 /// Returns the largest of each set of limits that differ only in their amount.
 fn largest<'s>(scopes: impl Iterator<Item = &'s CheckedScope>) -> Vec<CheckedScope> {
     let mut found: Vec<&CheckedScope> = Vec::new();
     for scope in scopes {
-        let alike = |other: &&mut &CheckedScope| match (other.limit(), scope.limit()) {
-            (Limit::Exact(a), Limit::Exact(b)) | (Limit::Windowed(a), Limit::Windowed(b)) => {
-                a.window == b.window
-            }
-            (Limit::Calendar { calendar: a, .. }, Limit::Calendar { calendar: b, .. }) => a == b,
-            _ => false,
-        };
-        match found.iter_mut().find(alike) {
+        match found.iter_mut().find(|other| alike(other, scope)) {
             Some(other) if other.limit().amount() < scope.limit().amount() => *other = scope,
             Some(_) => {}
             // A bucket has a rate and a burst, so two buckets may not be comparable.

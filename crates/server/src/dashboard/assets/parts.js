@@ -116,9 +116,17 @@ export function Dialog({ title, close, children }) {
     const element = box.current;
     if (!element.open) element.showModal();
     const closed = () => close();
+    // Escape: the page removes the dialog, which closes it. If the browser closed it first, a key pressed right
+    // afterwards would find the page with a dialog that it takes for open.
+    const cancelled = (event) => {
+      event.preventDefault();
+      close();
+    };
     element.addEventListener("close", closed);
+    element.addEventListener("cancel", cancelled);
     return () => {
       element.removeEventListener("close", closed);
+      element.removeEventListener("cancel", cancelled);
       if (element.open) element.close();
     };
   }, []);
