@@ -95,6 +95,8 @@ fn a_message_that_is_sent_again_under_its_name_is_no_duplicate() {
             // for a moment; a second message would stay.
             queue.send(job(id)).await.expect("sent");
             eventually_async(async || ready(&queue).await == 0).await;
+            // A consumer that is dropped may receive the next message before the broker knows, which counts.
+            consumer.close().await;
         }
     });
 }

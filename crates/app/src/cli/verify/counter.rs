@@ -273,7 +273,9 @@ impl Counter {
                     |&limit_set: &usize| scopes(limit_set).iter().any(|own| alike(own, scope));
                 self.limit_sets.iter().all(is_in)
             });
-            check(key, &shared, admits, found)?;
+            if !shared.is_empty() {
+                check(key, &shared, admits, found)?;
+            }
         }
         Ok(())
     }
