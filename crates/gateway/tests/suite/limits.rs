@@ -293,7 +293,7 @@ async fn retry_after_of_a_missing_slot_is_not_the_whole_lease() {
     }
 }
 
-/// It was one second at most, however long requests take.
+/// The refused caller is told to wait as long as requests take, here more than 3 s.
 #[tokio::test]
 async fn retry_after_of_a_missing_slot_is_the_time_that_requests_hold_one() {
     let upstream = Upstream::start().await;
