@@ -25,8 +25,10 @@ use crate::window::{GateClosures, StartWindow};
 /// Minimum wait before the store is asked again, so that the answer "now" does not cause a busy
 /// loop.
 const AGAIN: Span = Span::from_millis(5);
-/// Wait before a store that does not answer is asked again.
-const UNANSWERED: Span = Span::from_millis(50);
+/// Wait before a store that does not answer is asked again: half of the time for which it has been
+/// silent, between these two.
+const UNANSWERED_MIN: Span = Span::from_millis(50);
+const UNANSWERED_MAX: Span = Span::from_millis(500);
 /// Backoff between retries of a failed call. It doubles each time; there is no retry after the
 /// longest.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -295,7 +297,7 @@ impl Pacer {
             }
             let allow = match answer.decision() {
                 Decision::Allow(allow) => allow,
-                _ => return Received::Turn(refused(work, answer)),
+                _ => return Received::Turn(self.refused(work, answer)),
             };
             let plan = answer.plan();
             let handle = plan.needs_record().then(|| plan.handle());
@@ -362,7 +364,7 @@ impl Pacer {
                     start: self.node_time(asked, allow.at, allow.start),
                     handle: answer.plan().handle(),
                 }),
-                _ => refused(work, answer),
+                _ => self.refused(work, answer),
             }
         });
         booked.await
@@ -419,7 +421,7 @@ impl Pacer {
                 Err(ServiceError::Store(Error::Unavailable(_))) => {
                     if !self.asks_again(&mut pause, since).await {
                         self.is_out_for(Span::ZERO);
-                        return Turn::Unanswered(UNANSWERED);
+                        return Turn::Unanswered(self.unanswered_wait());
                     }
                 }
                 // The rules have changed, the booking lapsed, or it was cancelled.
@@ -435,13 +437,13 @@ impl Pacer {
             work.observe(answer);
             match answer.decision() {
                 Decision::Allow(allow) => Some(allow.start.since(allow.at)),
-                _ => match refused(work, answer) {
+                _ => match self.refused(work, answer) {
                     Turn::Later(span) | Turn::Busy(span) | Turn::Unanswered(span) => Some(span),
                     _ => None,
                 },
             }
         });
-        asked.await.unwrap_or(Some(UNANSWERED))
+        asked.await.unwrap_or_else(|_| Some(self.unanswered_wait()))
     }
 
     /// Gives back a turn that was not used.
@@ -452,14 +454,15 @@ impl Pacer {
     }
 
     /// Stops all work with these limits for a time, on every node. Turns that this pacer has claimed
-    /// before are not used; those of other nodes are.
+    /// before are not used, even if the pause can't be stored; those of other nodes are.
     pub async fn close<W: PacedWork + ?Sized>(
         &self,
         work: &W,
         span: Span,
     ) -> Result<GateClosure, ServiceError> {
+        self.closures.count();
         let closed = self.service.close(&self.patient_query(work), span).await;
-        // Without an answer of the store, a new turn could start before the end of the pause as well.
+        // The turns that were claimed during the call.
         if closed.is_ok() {
             self.closures.count();
         }
@@ -535,7 +538,27 @@ impl Pacer {
         } else {
             warn!(name = self.name, %error, "limit check failed");
         }
-        Turn::Unanswered(UNANSWERED)
+        Turn::Unanswered(self.unanswered_wait())
+    }
+
+    /// Returns the time after which a store that does not answer is asked again.
+    fn unanswered_wait(&self) -> Span {
+        let since = self.unanswered_since.load(Ordering::Relaxed);
+        let silent = match since {
+            0 => Span::ZERO,
+            since => self.service.now().since(Timestamp::from_micros(since)),
+        };
+        Span::from_micros(silent.as_micros() / 2).clamp(UNANSWERED_MIN, UNANSWERED_MAX)
+    }
+
+    /// Converts an answer that is not an admission.
+    fn refused<W: PacedWork + ?Sized>(&self, work: &W, answer: &Answer<'_, '_>) -> Turn<W> {
+        match answer.decision() {
+            _ if answer.is_banned() => Turn::Never(work.refused(answer)),
+            Decision::Deny(deny) => denied(work, answer.plan(), deny),
+            Decision::Never(_) => Turn::Never(work.refused(answer)),
+            Decision::Closed(_) | Decision::Allow(_) => Turn::Unanswered(self.unanswered_wait()),
+        }
     }
 }
 
@@ -545,16 +568,6 @@ fn decided_at(answer: &Answer<'_, '_>) -> Option<Timestamp> {
     match answer.decision() {
         Decision::Allow(allow) if !answer.plan().charges().is_empty() => Some(allow.at),
         _ => None,
-    }
-}
-
-/// Converts an answer that is not an admission.
-fn refused<W: PacedWork + ?Sized>(work: &W, answer: &Answer<'_, '_>) -> Turn<W> {
-    match answer.decision() {
-        _ if answer.is_banned() => Turn::Never(work.refused(answer)),
-        Decision::Deny(deny) => denied(work, answer.plan(), deny),
-        Decision::Never(_) => Turn::Never(work.refused(answer)),
-        Decision::Closed(_) | Decision::Allow(_) => Turn::Unanswered(UNANSWERED),
     }
 }
 

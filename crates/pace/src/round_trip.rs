@@ -10,6 +10,10 @@ use sluicegate_core::time::{Span, Timestamp};
 
 /// Number of measurements that are remembered.
 const SAMPLES: usize = 128;
+/// Number of samples from which on the statistics are not computed for every call.
+const MANY: usize = 32;
+/// Maximum number of further samples that they may be without then. A request adds up to three.
+const BEHIND_MAX: u32 = 32;
 /// Number of the largest samples that are ignored: a retry after a lost packet does not predict the
 /// next call.
 const IGNORED: usize = 1;
@@ -37,6 +41,18 @@ struct Samples {
     uncertainties: Ring,
     /// Maximum lateness that the slack covers, if it is larger than [`LATE_MAX`].
     late_max: Span,
+    /// Number of samples that were added in all, and the number at which `statistics` was computed.
+    added: u32,
+    computed_at: u32,
+    statistics: Option<Statistics>,
+}
+
+/// The samples that lead and slack are derived from.
+#[derive(Clone, Copy, Debug)]
+struct Statistics {
+    trip: Span,
+    uncertainty: Span,
+    late: Span,
 }
 
 /// The last measurements, in the order of time.
@@ -48,6 +64,7 @@ impl RoundTrips {
     /// the store, if the store made one.
     pub fn answered(&self, asked: Timestamp, at: Option<Timestamp>, received: Timestamp) {
         let samples = &mut *self.lock();
+        samples.added = samples.added.wrapping_add(2);
         samples.trips.add(received.since(asked));
         if let Some(at) = at {
             samples.clock.learn(asked, at, received);
@@ -73,7 +90,9 @@ impl RoundTrips {
     /// Records the lateness of work: the time from the opening of its window to its start, or to
     /// the moment at which it turned out to be too late.
     pub fn started_after(&self, span: Span) {
-        self.lock().late.add(span);
+        let samples = &mut *self.lock();
+        samples.added = samples.added.wrapping_add(1);
+        samples.late.add(span);
     }
 
     /// Makes the slack cover a lateness of up to `late_max`, if that is more than [`LATE_MAX`].
@@ -96,17 +115,34 @@ impl RoundTrips {
     /// covers the uncertainty about the store's clock, which is about a short round trip, and the
     /// time that work needs to start.
     pub fn pacing(&self) -> Pacing {
-        let samples = self.lock();
-        let trip = samples.trips.long().unwrap_or(ASSUMED);
-        let uncertainty = samples.uncertainties.long().unwrap_or(ASSUMED);
-        let late_max = samples.late_max.max(LATE_MAX);
-        let late = samples.late.large().unwrap_or_default().min(late_max);
+        let samples = &mut *self.lock();
+        let Statistics { trip, uncertainty, late } = samples.statistics();
+        let late = late.min(samples.late_max.max(LATE_MAX));
         let slack = (uncertainty + WAKE_UP + late).max(SLACK_MIN);
         Pacing { lead: trip + WAKE_UP, slack, owner: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, Samples> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Samples {
+    /// Returns the statistics of the samples. Once there are many, it sorts them only now and then:
+    /// each request asks, and a few more samples hardly change the result.
+    fn statistics(&mut self) -> Statistics {
+        let behind = self.added.wrapping_sub(self.computed_at);
+        let behind_max = if self.trips.0.len() < MANY { 0 } else { BEHIND_MAX };
+        if let Some(known) = self.statistics.filter(|_| behind <= behind_max) {
+            return known;
+        }
+        let computed = Statistics {
+            trip: self.trips.long().unwrap_or(ASSUMED),
+            uncertainty: self.uncertainties.long().unwrap_or(ASSUMED),
+            late: self.late.large().unwrap_or_default(),
+        };
+        self.computed_at = self.added;
+        *self.statistics.insert(computed)
     }
 }
 
@@ -173,6 +209,25 @@ mod tests {
         assert_eq!(pacing([10, 10, 500, 10, 10]), (13, 13));
         assert_eq!(pacing([10, 500, 500, 500, 10, 10, 10, 10]).0, 43, "bounded by the middle");
         assert_eq!(pacing((0..128).map(|_| 2).chain((0..128).map(|_| 30))), (33, 33));
+    }
+
+    #[test]
+    fn another_distance_is_learned_although_the_samples_are_not_always_sorted() {
+        let round_trips = RoundTrips::default();
+        let mut at = Timestamp::from_secs(1_000);
+        let mut leads = |trip: u64, count: usize| {
+            for _ in 0..count {
+                round_trips.answered(at, None, at + ms(trip));
+                at = at + Span::from_secs(1);
+                round_trips.pacing();
+            }
+            round_trips.pacing().lead
+        };
+        assert_eq!(leads(2, 200), ms(5));
+        // Three times the median, and the minimum slack, at most.
+        assert_eq!(leads(30, 40), ms(2 * 3 + 10 + 3));
+        assert_eq!(leads(30, 128), ms(33));
+        assert_eq!(leads(2, 128 + 16), ms(5), "at most 32 samples later");
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! Replicas that come, go, are suspended and die, at random, with clocks that drift and a network that
-//! delays and loses packets: the limit holds, and hardly any of it is lost.
+//! Replicas that come, go, are suspended and die, and upstreams that ask for pauses, at random, with
+//! clocks that drift and a network that delays and loses packets: the limit holds, pauses are kept, and
+//! hardly any of the limit is lost.
 
 use std::sync::Mutex;
 
 use sluicegate_checker::CheckedScope;
+use sluicegate_core::store::GateClosure;
 use sluicegate_testkit::sim::Rng;
 
 use super::*;
@@ -12,7 +14,7 @@ use super::*;
 const RUN: Span = Span::from_secs(60);
 /// Number of callers of each replica, which never stop. One replica alone can use the limit.
 const CALLERS: usize = 40;
-const REPLICAS_MAX: usize = 6;
+const REPLICAS_MAX: usize = 10;
 /// Maximum drift of a clock, in parts per million.
 const DRIFT_MAX: u64 = 300;
 /// Time by which two clocks may differ in the interval between two starts: a replica spaces its starts
@@ -43,6 +45,7 @@ impl Clock for DriftingClock {
 /// A running replica.
 struct Replica {
     process: SimulatedProcess,
+    lane: TestLane,
     callers: JoinSet<()>,
 }
 
@@ -63,7 +66,31 @@ struct Run {
     left: usize,
     suspended: usize,
     killed: usize,
+    paused: usize,
     network: Network,
+}
+
+/// A pause of the upstream, and the number of requests that may go in it: their turns were claimed
+/// before.
+struct Pause {
+    closed: GateClosure,
+    claimed_max: usize,
+}
+
+/// Closes the gate through the replica of the first lane, as one does whose upstream asked for a pause.
+/// `burst` requests may go together.
+async fn pause(lanes: Vec<TestLane>, span: Span, burst: usize, pauses: Arc<Mutex<Vec<Pause>>>) {
+    // A claim is made this long before the last moment at which its turn may be used.
+    let ahead = || {
+        let pacing = lanes.iter().map(|lane| lane.pacer().round_trips().pacing());
+        pacing.map(|pacing| pacing.lead + pacing.slack).max().unwrap_or_default()
+    };
+    let before = ahead();
+    let Ok(closed) = lanes[0].close(span).await else { return };
+    // A claim may come a little before its lead (`EARLY` in pacer.rs).
+    let ahead = before.max(ahead()) + Span::from_millis(5);
+    let claimed_max = (ahead.as_micros() as f64 / 1e6 * 25.0).ceil() as usize + burst;
+    pauses.lock().expect("the lock").push(Pause { closed, claimed_max });
 }
 
 /// Sends a request as a process does that may be suspended at any time.
@@ -120,7 +147,7 @@ fn start(world: &World, counts: &Arc<Counts>, rng: &mut Rng) -> Replica {
             }
         });
     }
-    Replica { process, callers }
+    Replica { process, lane, callers }
 }
 
 async fn run(limit: &str, seed: u64) -> Run {
@@ -131,19 +158,21 @@ async fn run(limit: &str, seed: u64) -> Run {
     }
     let jitter = Span::from_millis(rng.between(0, 10));
     world.network = Network {
-        round_trip: Span::from_millis(rng.between(0, 80)),
+        round_trip: Span::from_millis(rng.between(0, 100)),
         jitter,
         lost_per_mille: rng.between(0, 3),
         ..Network::default()
     };
+    let burst = if limit.ends_with("burst 25") { 25 } else { 1 };
     let counts = Arc::new(Counts::default());
     let began = world.clock.now();
     let mut replicas = vec![start(&world, &counts, &mut rng)];
-    let (mut started, mut left, mut suspended, mut killed) = (1, 0, 0, 0);
+    let (mut started, mut left, mut suspended, mut killed, mut paused) = (1, 0, 0, 0, 0);
+    let pauses = Arc::new(Mutex::new(Vec::new()));
     while world.clock.now().since(began) < RUN {
         sleep(Duration::from_millis(rng.between(500, 4_000))).await;
         let running = replicas.iter().filter(|replica| replica.process.is_running()).count();
-        match rng.between(0, 3) {
+        match rng.between(0, 4) {
             0 if running > 1 => {
                 let number = rng.index(replicas.len());
                 let mut gone = replicas.swap_remove(number);
@@ -168,6 +197,15 @@ async fn run(limit: &str, seed: u64) -> Run {
                 });
                 suspended += 1;
             }
+            3 => {
+                let mut lanes: Vec<_> =
+                    replicas.iter().map(|replica| replica.lane.clone()).collect();
+                let closing = rng.index(lanes.len());
+                lanes.swap(0, closing);
+                let span = Span::from_millis(rng.between(200, 1_500));
+                tokio::spawn(pause(lanes, span, burst, pauses.clone()));
+                paused += 1;
+            }
             _ if replicas.len() < REPLICAS_MAX => {
                 replicas.push(start(&world, &counts, &mut rng));
                 started += 1;
@@ -188,14 +226,27 @@ async fn run(limit: &str, seed: u64) -> Run {
     }
     let verdict = checker.check().expect("events").proven();
     verdict.unwrap_or_else(|violation| panic!("{limit}, seed {seed}: {violation}"));
+    let mut pauses = std::mem::take(&mut *pauses.lock().expect("the lock"));
+    pauses.sort_unstable_by_key(|pause| pause.closed.at);
+    let (mut closed_for, mut closed_until) = (Span::ZERO, Timestamp::ZERO);
+    for Pause { closed, claimed_max } in &pauses {
+        let inside = went.iter().filter(|at| (closed.at..closed.until).contains(*at)).count();
+        closed_for = closed_for + closed.until.since(closed.at.max(closed_until));
+        closed_until = closed_until.max(closed.until);
+        assert!(
+            inside <= *claimed_max,
+            "{limit}, seed {seed}: {inside} went in a pause, {claimed_max} may"
+        );
+    }
     let missed = *counts.missed.lock().expect("the lock");
     Run {
-        used: went.len() as f64 / (25.0 * took),
+        used: went.len() as f64 / (25.0 * (took - closed_for.as_micros() as f64 / 1e6)),
         rebooked: missed as f64 / (missed + went.len()) as f64,
         started,
         left,
         suspended,
         killed,
+        paused,
         network: world.network,
     }
 }
@@ -204,22 +255,23 @@ async fn run(limit: &str, seed: u64) -> Run {
 async fn replicas_that_come_go_stall_and_die_keep_the_limit_and_use_it() {
     let seeds = if sluicegate_testkit::long() { 100 } else { 8 };
     println!(
-        "| limit | seed | round trip | jitter | lost ‰ | started | left | suspended | killed | used | rebooked |"
+        "| limit | seed | round trip | jitter | lost ‰ | started | left | suspended | killed | pauses | used | rebooked |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     let mut missed = Vec::new();
     for limit in ["25/s", "25/s burst 25", "25/s smooth"] {
         for seed in 0..seeds {
-            let Run { used, rebooked, started, left, suspended, killed, network } =
+            let Run { used, rebooked, started, left, suspended, killed, paused, network } =
                 run(limit, seed).await;
             let Network { round_trip, jitter, lost_per_mille, .. } = network;
             let row = format!(
-                "| {limit} | {seed} | {round_trip} | {jitter} | {lost_per_mille} | {started} | {left} | {suspended} | {killed} | {used:.3} | {rebooked:.4} |"
+                "| {limit} | {seed} | {round_trip} | {jitter} | {lost_per_mille} | {started} | {left} | {suspended} | {killed} | {paused} | {used:.3} | {rebooked:.4} |"
             );
             println!("{row}");
-            // A replica that dies or is suspended loses its share of the turns of one second.
+            // A replica that dies or is suspended loses its share of the turns of one second, and after
+            // a pause the turns that were booked in it are booked again.
             let seconds = RUN.as_micros() as f64 / 1e6;
-            let lost = (killed + suspended) as f64 / seconds;
+            let lost = ((killed + suspended) as f64 + paused as f64 / 2.0) / seconds;
             if used < 0.85 - lost {
                 missed.push(row);
             }

@@ -276,6 +276,22 @@ async fn a_replica_that_closes_the_gate_uses_no_turn_that_it_claimed_before() {
     assert_eq!(after, 0, "requests went after the replica had closed the gate");
 }
 
+/// The call that closes the gate may take as long as the store allows it.
+#[tokio::test(start_paused = true)]
+async fn a_claimed_turn_is_not_used_while_the_gate_is_being_closed() {
+    let mut world = World::new("25/s");
+    world.network = network(200, 0);
+    let lane = world.distant_replica(1_000, WaitOrder::Fifo, 1);
+    let claimed = lane.wait("", Span::ZERO, MINUTE).await.expect("a turn");
+    assert!(!claimed.window.is_over(world.clock.now()));
+    tokio::select! {
+        biased;
+        _ = lane.close(Span::from_secs(5)) => panic!("the store is far away"),
+        () = sleep(Duration::from_millis(1)) => {}
+    }
+    assert!(claimed.window.is_over(world.clock.now()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_dies_costs_at_most_a_second_of_turns() {
     let mut world = World::new("25/s").spread("25/s burst 1");
