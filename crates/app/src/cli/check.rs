@@ -93,7 +93,8 @@ impl Check {
             print(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {
-            print(&format!("\n\x1b[33mwarning:\x1b[0m {warning}"));
+            // Says that it is a warning, after its position.
+            print(&format!("\n{warning}"));
         }
         let warnings = match loaded.warnings.len() {
             0 => String::new(),

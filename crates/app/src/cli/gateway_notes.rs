@@ -1,15 +1,31 @@
 //! Notes about rules that do not apply to requests through gateways, or not to all of them.
 
-use sluicegate_config::{CALLER, Config, GatewayOptions, ROUTE};
+use sluicegate_config::{
+    CALLER, Config, GatewayOptions, ROUTE, RouteOptions, ServerOptions, WaitOptions,
+};
 use sluicegate_core::Rule;
 use sluicegate_core::ruleset::is_set_for_callers;
 
-/// Returns a note for each gateway and rule that never applies to its requests, and for each header
-/// that a request can leave out to bypass limits.
+/// Returns a note for each gateway and rule that never applies to its requests, for each header that a
+/// request can leave out to bypass limits, and for each gateway whose requests may wait longer than a
+/// shutdown lasts.
 pub(super) fn gateway_notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
+    let defaults = (WaitOptions::MAX, ServerOptions::default().shutdown_grace);
     for gateway in &config.gateways {
         let name = &gateway.name;
+        // If the file sets one of them, there is a warning.
+        let is_default = |route: &RouteOptions| {
+            let is_paced = !route.limits.is_empty() && route.deadline.is_none();
+            is_paced && (route.wait.max, config.server.shutdown_grace) == defaults
+        };
+        if gateway.routes.iter().any(is_default) {
+            let (max, grace) = defaults;
+            notes.push(format!(
+                "gateway {name}: requests wait up to {max}, and a shutdown lasts {grace}: those that \
+                 still wait then get 503; to serve them, raise server.shutdown_grace"
+            ));
+        }
         for (rule, missing) in rules_without_effect(config, gateway) {
             notes.push(format!(
                 "gateway {name}: {rule} never applies, because the gateway provides no {missing}"

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use http::{HeaderName, Method, Uri};
 use sluicegate_core::algorithm::bucket;
-use sluicegate_core::limit::{Amount, Rate, Unit};
+use sluicegate_core::limit::{Amount, Unit};
 use sluicegate_core::{Limit, Span};
 
 use super::{Auth, ByteSize, Listener, Secret};
@@ -209,21 +209,26 @@ pub struct WaitOptions {
 }
 
 impl WaitOptions {
+    /// Default of [`WaitOptions::max`].
+    pub const MAX: Span = Span::from_secs(60);
     /// Longest window whose starts are spread by default: a longer one would make requests wait
     /// that its limit admits.
     const SPREAD_MAX: Span = Span::from_secs(10);
 
     /// Returns the limit that spreads the starts of requests with these limits: the rate of the
-    /// shortest window. `None` if requests do not wait or all may start together.
+    /// shortest window. `None` if requests do not wait, if all may start together, or if that limit
+    /// has a shape of its own and no burst is set.
     pub(crate) fn spread(&self, limits: &[Limit]) -> Option<Limit> {
-        let by_default = |rate: &Rate| rate.window.span() <= Self::SPREAD_MAX;
         let rates = limits.iter().filter_map(|limit| match limit {
-            Limit::Exact(rate) => (self.burst.is_some() || by_default(rate)).then_some(*rate),
-            Limit::Bucket { rate, .. } | Limit::Windowed(rate) => self.burst.map(|_| *rate),
+            Limit::Exact(rate) => Some((rate, true)),
+            Limit::Bucket { rate, .. } | Limit::Windowed(rate) => Some((rate, false)),
             _ => None,
         });
-        let requests = rates.filter(|rate| rate.unit == Unit::Requests);
-        let rate = requests.min_by_key(|rate| rate.window.span())?;
+        let requests = rates.filter(|(rate, _)| rate.unit == Unit::Requests);
+        let (&rate, is_exact) = requests.min_by_key(|(rate, _)| rate.window.span())?;
+        if self.burst.is_none() && !(is_exact && rate.window.span() <= Self::SPREAD_MAX) {
+            return None;
+        }
         let capacity = Amount::new(self.burst.unwrap_or(1))?;
         // A rate that a bucket can't meter is too fast to be spread.
         bucket::BucketQuota::new(rate, capacity)?;
@@ -287,6 +292,8 @@ mod tests {
             (&["25/s burst 25"], None, None),
             (&["25/s smooth"], None, None),
             (&["25/s windowed"], None, None),
+            (&["25/s burst 25", "200/10s"], None, None),
+            (&["25/s", "100/10s burst 50"], None, Some("25/s burst 1")),
             (&["10 concurrent"], None, None),
             (&["10 concurrent", "25/s"], None, Some("25/s burst 1")),
             // A burst that is set applies to every window.

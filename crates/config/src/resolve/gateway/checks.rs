@@ -44,11 +44,10 @@ impl<'n> ReadRoute<'_, 'n> {
         option(self.item, key)
     }
 
-    /// Returns true if requests can wait: for the limit of the route, or for a pause that the
-    /// upstream asked for.
+    /// Returns true if requests can wait for the limit of the route.
     fn is_paced(&self) -> bool {
         // A limit may have an error, or come from a variable that is empty now.
-        self.option("limit").is_some() || self.route.learn.is_some()
+        self.option("limit").is_some()
     }
 
     /// Reports `wait` and `outage` of a route without a limit.
@@ -60,7 +59,9 @@ impl<'n> ReadRoute<'_, 'n> {
             let message = "requests wait for `limit` of the route, and the route has none";
             wait.fail(report, message, "add limit, such as limit: 25/s, or remove wait");
         }
-        if let Some(outage) = self.option("outage").filter(|_| self.option("limits").is_none()) {
+        // The pauses that the upstream asks for are in the store as well.
+        let uses_store = self.option("limits").is_some() || self.route.learn.is_some();
+        if let Some(outage) = self.option("outage").filter(|_| !uses_store) {
             let message = "applies to limits of the route, and the route has none";
             outage.fail(report, message, "add limit, such as limit: 25/s, or remove outage");
         }
@@ -136,12 +137,12 @@ impl<'n> ReadRoute<'_, 'n> {
         let remedy = "raise server.shutdown_grace, or lower wait.max";
         if let Some(max) = self.option("wait").and_then(|wait| option(&wait, "max")) {
             let message = "longer than server.shutdown_grace: when the process stops, requests \
-                           that still wait after that time are cut off";
+                           that still wait after that time get 503";
             max.warn(report, message, remedy);
         } else if let Some(grace) = &context.grace_option {
             let message = format!(
                 "shorter than wait.max of {}: when the process stops, requests that still wait \
-                 after this time are cut off",
+                 after this time get 503",
                 self.item.path
             );
             grace.warn(report, message, remedy);

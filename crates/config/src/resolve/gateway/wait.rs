@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 
-use sluicegate_core::Span;
-
 use super::super::item::{Fields, Item};
 use super::super::scalar;
 use super::provided::ProvidedDimensions;
@@ -17,7 +15,7 @@ pub(super) fn wait(
     report: &mut Report,
 ) -> WaitOptions {
     let mut wait =
-        WaitOptions { max: Span::from_secs(60), depth: 1_000, burst: None, order: WaitOrder::Fifo };
+        WaitOptions { max: WaitOptions::MAX, depth: 1_000, burst: None, order: WaitOrder::Fifo };
     let known = ["max", "depth", "burst", "order", "by", "weights", "priorities"];
     let Some(fields) = item.and_then(|item| Fields::open(item, &known, report)) else {
         return wait;
