@@ -62,6 +62,8 @@ const QUEUE_FAILS: &str = "queue";
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 /// Interval of reporting reservations that are not settled.
 const RESERVATIONS_EVERY: Duration = Duration::from_secs(2);
+/// Maximum time that the end of the process waits for calls to the store; more than a patient call takes.
+const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// A node of the service: everything that lives as long as the process.
 pub(crate) struct Node {
@@ -382,6 +384,8 @@ impl Node {
         jobs::finish(working).await;
         bounding.abort();
         jobs::flush(&queues).await;
+        // Requests give back what they have not used, and these calls are part of the decision log.
+        self.service.finish(FINISH_MAX).await;
         let _ = tokio::join!(housekeeping, refreshing, reporting, recording);
         // Only now, so that the last push includes the last decisions.
         counted.cancel();

@@ -175,7 +175,7 @@ impl Pass {
                     }
                 }
             };
-            let renewal = tokio::spawn(renewing).abort_handle();
+            let renewal = self.service.tasks().spawn(renewing).abort_handle();
             if let Some(before) = self.renewal.replace(renewal) {
                 before.abort();
             }
@@ -211,6 +211,7 @@ async fn cancel(service: &Service, handle: &Handle) {
 impl Drop for Pass {
     fn drop(&mut self) {
         let (handles, service) = (self.end(), self.service.clone());
+        let tasks = service.tasks().clone();
         let leased = self.lease.is_some();
         let (left, lease_times) = (self.left, self.lease_times.take());
         let other_leases = self.other_leases.take();
@@ -236,7 +237,7 @@ impl Drop for Pass {
         };
         // Outside of a runtime the process is ending; what is not refunded expires.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(ending);
+            tasks.spawn_on(ending, &runtime);
         }
     }
 }

@@ -376,7 +376,7 @@ where
         let starts = !std::mem::replace(&mut state.runs, true);
         drop(state);
         if starts {
-            tokio::spawn(self.clone().run());
+            self.pacer.service().tasks().spawn(self.clone().run());
         } else {
             self.changed.notify_one();
         }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use sluicegate_core::limiter::Verdict;
 use sluicegate_core::plan::Handle;
@@ -11,6 +12,9 @@ use sluicegate_core::store::{self, Claim, EndResult, GateClosure, Renewal, Store
 use sluicegate_core::time::{Clock, Span, Timestamp};
 use sluicegate_core::{Decision, Id, Limiter, Plan};
 use sluicegate_store::{AnyStore, SharedClock};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
 
 use crate::answer::{Answer, AnswerContext};
 use crate::audit::AuditLog;
@@ -51,6 +55,7 @@ pub struct Service {
     observers: Vec<Box<dyn Observer>>,
     audit: AuditLog,
     tracer: Tracer,
+    tasks: TaskTracker,
 }
 
 /// An operation in progress: its start, and its span if it belongs to a trace.
@@ -79,7 +84,7 @@ impl Service {
     ) -> Self {
         let clock = SharedClock::new(clock);
         let (ids, audit, tracer) = (IdGenerator::new(), AuditLog::default(), Tracer::default());
-        Self { limiter, clock, ids, observers, audit, tracer }
+        Self { limiter, clock, ids, observers, audit, tracer, tasks: TaskTracker::new() }
     }
 
     /// Records decisions and store calls as spans of the traces that they belong to.
@@ -111,6 +116,24 @@ impl Service {
     /// Returns the log of the actions that changed this service.
     pub const fn audit(&self) -> &AuditLog {
         &self.audit
+    }
+
+    /// Returns the tasks that outlive their request, such as those that give back what it has not used.
+    /// A process waits for them before it ends ([`Self::finish`]).
+    pub const fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// Waits until the tasks have ended, for at most `max`.
+    pub async fn finish(&self, max: Duration) {
+        self.tasks.close();
+        if timeout(max, self.tasks.wait()).await.is_err() {
+            let unfinished = self.tasks.len();
+            warn!(
+                unfinished,
+                "store calls unfinished at the end: what they give back expires instead"
+            );
+        }
     }
 
     /// Returns the time of this node.

@@ -107,6 +107,24 @@ fn slots_of_a_route_are_released_and_its_turns_used() {
     prove("25/s", &[replica.end()], &vendor);
 }
 
+/// The last requests release their slots when they have ended, which takes a round trip. A process that
+/// did not wait for it left the slots taken, and its log was incomplete.
+#[test]
+fn a_gateway_that_stops_releases_its_slots_and_completes_its_log() {
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = DelayProxy::start(server.port, Duration::from_millis(80));
+    let vendor = Vendor::start();
+    let route = gateway(&vendor, &["limit: 1 concurrent", "wait: {max: 60s}"]);
+    let replica = Replica::start(&(distant_redis(proxy.port) + &route));
+    replica.wait_for(200);
+    let log = replica.end();
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    let operations: Vec<_> = lines.iter().filter_map(|line| line["operation"].as_str()).collect();
+    assert_eq!(operations[operations.len() - 2..], ["release", "end"], "{operations:?}");
+    assert_eq!(lines.last().expect("the end")["droppedTotal"], 0);
+}
+
 #[test]
 fn limits_of_the_caller_are_checked_before_the_wait() {
     let limits = "limits:
