@@ -1,19 +1,22 @@
 // Calls of the API, the live data, and formats.
 
+/** Cancels the requests of the current session. */
+let session = new AbortController();
+
 /** Sends a request. Throws an error with the detail that the service gives. */
 async function send(method, path, body) {
-  const options = { method, headers: {}, credentials: "same-origin", cache: "no-store" };
+  const options = { method, headers: {}, credentials: "same-origin", cache: "no-store", signal: session.signal };
   if (body !== undefined) {
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  let response;
+  let response, text;
   try {
     response = await fetch(path, options);
+    text = await response.text();
   } catch {
     throw new Error("no answer from the service: is it running?");
   }
-  const text = await response.text();
   let answer = null;
   try {
     answer = JSON.parse(text);
@@ -92,9 +95,12 @@ function close() {
   source = null;
 }
 
+/** Stops the live data, and cancels all requests that have no answer yet. */
 export function disconnect() {
   wanted = false;
   close();
+  session.abort();
+  session = new AbortController();
 }
 
 document.addEventListener("visibilitychange", () => {

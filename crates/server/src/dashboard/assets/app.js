@@ -91,7 +91,7 @@ function Live() {
   return html`<span class="live" title=${live.connected ? "Live data arrives every second" : "No live data"}><span class=${`dot ${live.connected ? "on" : "off"}`}></span>${live.connected ? "live" : "connecting"}</span>`;
 }
 
-function Frame({ session, left }) {
+function Frame({ session, leave, problem }) {
   const { page, parameters } = usePlace();
   const view = useView();
   const problems = view.summary?.problems ?? [];
@@ -101,10 +101,6 @@ function Frame({ session, left }) {
     connect(key === "activity");
   }, [key === "activity"]);
   const shown = PAGES.filter(([name]) => name !== "caller");
-  const logout = async () => {
-    await post("/logout");
-    left();
-  };
   return html`<div class="frame">
     <a class="skip" href="#content" onClick=${(event) => {
       event.preventDefault();
@@ -122,8 +118,9 @@ function Frame({ session, left }) {
         <div class="node"><${Live} /><br />${session.node.host}<br />version ${session.node.version}</div>
         <div class="row">
           <${Theme} />
-          ${session.tokens && html`<button type="button" onClick=${logout} title=${`Logged in as ${session.name}`}>Log out</button>`}
+          ${session.tokens && html`<button type="button" onClick=${leave} title=${`Logged in as ${session.name}`}>Log out</button>`}
         </div>
+        <${Problem} text=${problem} />
         ${session.tokens && html`<div class="node">${session.name}${has("admin") ? "" : " · read only"}</div>`}
       </div>
     </header>
@@ -155,11 +152,20 @@ function App() {
     enter();
     return stop;
   }, []);
-  const left = () => {
+  const leave = async () => {
+    // The page is removed first, because the service refuses the updates that it receives after the logout.
     disconnect();
-    setSession(null);
+    setError(null);
+    setSession(undefined);
+    try {
+      await post("/logout");
+      setSession(null);
+    } catch (problem) {
+      setError(`not logged out: ${problem.message}`);
+      setSession(session);
+    }
   };
-  if (session) return html`<${Frame} session=${session} left=${left} />`;
+  if (session) return html`<${Frame} session=${session} leave=${leave} problem=${error} />`;
   if (session === null) return html`<${Login} entered=${enter} />`;
   return html`<main class="login"><${Problem} text=${error} /></main>`;
 }
