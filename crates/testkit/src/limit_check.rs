@@ -1,6 +1,8 @@
 //! Checks that a limit was kept: by the times of the store, and by the arrival times at the
 //! provider.
 
+use std::fmt;
+
 use sluicegate_checker::Checker;
 use sluicegate_core::{Limit, Span, Timestamp};
 
@@ -35,4 +37,52 @@ pub fn assert_arrivals(amount: usize, window: Span, delay: Span, arrivals: &[Tim
     let left = window.as_micros().saturating_sub(delay.as_micros());
     assert!(left > 0, "a delay of {delay} leaves nothing of the window {window} to check");
     assert_limit(&format!("{amount}/{left}us"), arrivals);
+}
+
+/// The requests that arrived too early for a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Early {
+    /// Number of these requests.
+    pub count: usize,
+    /// Longest time by which one was too early.
+    pub by: Span,
+}
+
+impl Early {
+    fn add(&mut self, by: Span) {
+        self.count += usize::from(by > Span::ZERO);
+        self.by = self.by.max(by);
+    }
+}
+
+impl fmt::Display for Early {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, by {}", self.count, self.by)
+    }
+}
+
+/// Returns the requests that arrived too early for a limit: none if the limit was kept in every
+/// interval.
+pub fn early(limit: &str, arrivals: &[Timestamp]) -> Early {
+    let mut early = Early::default();
+    match limit.parse() {
+        Ok(Limit::Bucket { rate, capacity }) => {
+            let interval = rate.window.span().as_micros() / rate.amount.get();
+            let room = Span::from_micros((capacity.get() - 1) * interval);
+            // Time at which the bucket is empty.
+            let mut empty = Timestamp::ZERO;
+            for at in arrivals {
+                early.add((empty - room).since(*at));
+                empty = empty.max(*at) + Span::from_micros(interval);
+            }
+        }
+        Ok(limit) => {
+            let amount = usize::try_from(limit.amount().get()).expect("a small limit");
+            for (first, next) in arrivals.iter().zip(arrivals.iter().skip(amount)) {
+                early.add(limit.window().saturating_sub(next.since(*first)));
+            }
+        }
+        Err(error) => panic!("{limit}: {error}"),
+    }
+    early
 }

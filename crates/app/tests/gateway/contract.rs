@@ -1,18 +1,19 @@
 //! The vendor's rate limit is kept and used, with one replica and with three.
 
-use std::fmt;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate_core::Limit;
+use serde_json::Value;
 use sluicegate_core::time::{Clock as _, Span, Timestamp};
 use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::delay_proxy::DelayProxy;
+use sluicegate_testkit::limit_check::{Early, early};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_is};
 
 use crate::measured::measured;
+use crate::proof;
 use crate::replica::{
     Replica, TOKEN, admits, ask, booked_starts, distant_redis, flood, gateway, prove, redis,
 };
@@ -108,7 +109,7 @@ const REBOOKED_MAX: f64 = 1.0;
 
 /// Maximum time by which requests under a limit without room may arrive too early, because they do not
 /// all take the same time to the vendor.
-const EARLY_MAX: Span = Span::from_millis(5);
+pub(crate) const EARLY_MAX: Span = Span::from_millis(5);
 
 /// Result of an overload.
 struct Overload {
@@ -120,8 +121,32 @@ struct Overload {
     early: Early,
     /// Percentage of the turns that were missed and booked again.
     rebooked: f64,
-    /// Longest time from the store to the vendor.
+    /// Median time from the start of a turn, by the store, to the arrival of its request at the vendor.
+    typical: Span,
+    /// Longest such time.
     delay: Span,
+}
+
+/// The whole table: milliseconds to Redis, replicas, limit, and the percentage of it that must be used.
+/// `SLUICEGATE_GRID="10x3 50x1"` selects rows by the first two.
+fn all_distances() -> Vec<(u64, usize, &'static str, f64)> {
+    let selected = std::env::var("SLUICEGATE_GRID").ok();
+    let is_selected = |name: &str| {
+        selected.as_ref().is_none_or(|names| names.split_whitespace().any(|one| one == name))
+    };
+    let mut rows = Vec::new();
+    for (millis, least) in [(0, 97.0), (2, 97.0), (4, 97.0), (10, 97.0), (20, 95.0), (50, 92.0)] {
+        for replicas in [1, 3].into_iter().filter(|n| is_selected(&format!("{millis}x{n}"))) {
+            for profile in ["25/s", "25/s burst 25", "25/s smooth"] {
+                rows.push((millis, replicas, profile, least));
+            }
+            if (millis, replicas) == (10, 3) {
+                rows.push((millis, replicas, "25/s burst 2", least));
+            }
+        }
+    }
+    assert!(!rows.is_empty(), "SLUICEGATE_GRID selects no row");
+    rows
 }
 
 /// Overloads replicas for a while, checks that the limit was kept, and measures its use.
@@ -161,10 +186,14 @@ fn overload(
     let early = early(profile, &arrivals);
     let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
     let delay = prove(profile, &logs, vendor);
-    let missed: usize = logs.iter().map(|log| log.matches(r#""effect":"rebooked""#).count()).sum();
+    let mut delays: Vec<_> =
+        admits(&logs).iter().zip(&arrivals).map(|(start, at)| at.since(*start)).collect();
+    delays.sort_unstable();
+    let typical = delays[delays.len() / 2];
+    let missed = proof::missed(&logs);
     let rebooked = missed as f64 * 100.0 / (arrivals.len() + missed) as f64;
     assert!(early.by <= delay, "{profile}: {early}, longer than the longest delay of {delay}");
-    Overload { used, worst, early, rebooked, delay }
+    Overload { used, worst, early, rebooked, typical, delay }
 }
 
 /// With more callers than the limit allows, the limit is kept and fully used, also with a Redis that
@@ -174,38 +203,24 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
     // A busy machine misses start times, and missed ones are lost. So the long form, which runs on
     // a quiet machine, must reach the goals, and the short form less.
     let long = sluicegate_testkit::long();
-    let cases: &[(u64, usize, &str, f64)] = match long {
-        true => &[
-            (0, 1, "25/s", 97.0),
-            (0, 3, "25/s", 97.0),
-            (0, 3, "25/s burst 25", 97.0),
-            (2, 1, "25/s", 97.0),
-            (4, 3, "25/s", 97.0),
-            (10, 1, "25/s", 97.0),
-            (10, 3, "25/s", 97.0),
-            (10, 3, "25/s burst 25", 97.0),
-            (20, 3, "25/s", 95.0),
-            (50, 3, "25/s", 92.0),
-            (0, 1, "25/s smooth", 97.0),
-            (0, 3, "25/s smooth", 97.0),
-            (10, 1, "25/s smooth", 97.0),
-            (10, 3, "25/s smooth", 97.0),
-            (10, 3, "25/s burst 2", 97.0),
-        ],
-        false => &[
+    let cases = if long {
+        all_distances()
+    } else {
+        vec![
             (0, 3, "25/s", 90.0),
             (10, 3, "25/s", 88.0),
+            (10, 3, "25/s burst 25", 90.0),
             (50, 1, "25/s", 85.0),
             (10, 1, "25/s smooth", 90.0),
             (10, 3, "25/s smooth", 88.0),
-        ],
+        ]
     };
     let time = Duration::from_secs(if long { 40 } else { 6 });
     let mut below = Vec::new();
     let row = |row: String| drop(writeln!(std::io::stdout(), "{row}"));
-    row("| Redis away | replicas | limit | % used | most in 1.000 s | too early | % rebooked | longest from the store to the vendor |".to_owned());
-    row("|---|---|---|---|---|---|---|---|".to_owned());
-    for &(millis, replicas, profile, least) in cases {
+    row("| Redis away | replicas | limit | % used | most in 1.000 s | too early | % rebooked | from start to vendor, median | longest |".to_owned());
+    row("|---|---|---|---|---|---|---|---|---|".to_owned());
+    for (millis, replicas, profile, least) in cases {
         // Without room, starts are exactly as far apart as the limit requires, so that each request
         // that takes longer than the next one to arrive is too early for it.
         let early_max = if profile.ends_with("smooth") { EARLY_MAX } else { Span::ZERO };
@@ -221,9 +236,9 @@ fn the_whole_contract_is_used_under_lasting_overload_however_far_away_redis_is()
             let config =
                 distant_redis(port) + &gateway(&vendor, &[&limit(profile), "wait: {max: 60s}"]);
             let found = overload(profile, &config, &vendor, replicas, time);
-            let Overload { used, worst, early, rebooked, delay } = &found;
+            let Overload { used, worst, early, rebooked, typical, delay } = &found;
             row(format!(
-                "| {millis} ms | {replicas} | {profile} | {used:.2} | {worst} | {early} | {rebooked:.2} | {delay} |"
+                "| {millis} ms | {replicas} | {profile} | {used:.2} | {worst} | {early} | {rebooked:.2} | {typical} | {delay} |"
             ));
             found
         });
@@ -288,13 +303,55 @@ fn a_light_caller_goes_before_the_backlog_of_a_heavy_one_on_other_replicas() {
     assert!(before[before.len() - 1] <= HEAVY_CALLERS / 2, "{before:?} went before");
 }
 
+/// Each replica knows how many requests wait at the others, so a request that would wait too long is
+/// refused when it arrives, not after the longest wait.
+#[test]
+fn a_wait_that_is_known_to_be_too_long_is_refused_at_once_by_three_replicas() {
+    const LATER: &str = "the-token-of-the-later-caller";
+    const WAIT_MAX_MS: u64 = 5_000;
+    // More than 25 in each of the 5 s, and what the replicas keep after they have refused the others.
+    let (first, waiting_least, later) = (180, 90, 90);
+    let server = RedisServer::start(Version::System, &[]);
+    let proxy = DelayProxy::start(server.port, Duration::from_millis(10));
+    let vendor = Vendor::start();
+    let config = distant_redis(proxy.port)
+        + &gateway(&vendor, &[&limit("25/s"), "wait: {max: 5s}"])
+            .replace("tokens:\n", &format!("tokens:\n        later: {LATER}\n"));
+    let replicas: Vec<_> = (0..3).map(|_| Replica::start(&config)).collect();
+    replicas.iter().for_each(|replica| replica.wait_for(200));
+    std::thread::scope(|scope| {
+        for number in 0..first {
+            let replica = &replicas[number % 3];
+            scope.spawn(move || assert!(matches!(replica.ask().0, 200 | 429)));
+        }
+        eventually(|| replicas.iter().map(Replica::waiting).sum::<usize>() >= waiting_least);
+        // Enough to use the limit for the next seconds, so these are too many.
+        for number in 0..later {
+            let replica = &replicas[number % 3];
+            scope.spawn(move || assert!(matches!(replica.ask_with(LATER).0, 200 | 429)));
+        }
+    });
+    let logged = || {
+        let requests = replicas.iter().flat_map(Replica::requests);
+        requests.filter(|line| line["caller"] == "later").collect::<Vec<_>>()
+    };
+    eventually_is(|| logged().len(), later);
+    let refused: Vec<_> = logged().into_iter().filter(|line| line["status"] == 429).collect();
+    let waited = |line: &&Value| line["waited_ms"].as_u64().is_some_and(|ms| ms >= WAIT_MAX_MS);
+    let in_vain = refused.iter().filter(waited).count();
+    assert!(refused.len() >= later / 4, "{} of {later} are refused", refused.len());
+    assert!(in_vain * 10 <= refused.len(), "{in_vain} of {} waited in vain", refused.len());
+    let logs: Vec<_> = replicas.into_iter().map(Replica::end).collect();
+    prove("25/s", &logs, &vendor);
+}
+
 /// Returns for each request in the log of a replica with one caller when it was asked for first, and
 /// its start, by the clock of the store. If a start was missed, which a busy machine does, the request
 /// was asked for again then.
 fn waits(log: &str) -> Vec<(Timestamp, Timestamp)> {
     let (mut waits, mut asked) = (Vec::new(), None);
     for line in log.lines() {
-        let line: serde_json::Value = serde_json::from_str(line).expect("a line");
+        let line: Value = serde_json::from_str(line).expect("a line");
         let time = |name: &str| line[name].as_str().map(|time| time.parse().expect("a time"));
         let Some(at) = time("at") else { continue };
         if line["effect"] == "rebooked" {
@@ -325,54 +382,6 @@ fn most_in_a_second(arrivals: &[Timestamp]) -> usize {
         arrivals[first..].partition_point(|at| at.since(arrivals[first]) < Span::from_secs(1))
     };
     (0..arrivals.len()).map(until).max().unwrap_or_default()
-}
-
-/// The requests that arrived too early for a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Early {
-    /// Number of these requests.
-    pub(crate) count: usize,
-    /// Longest time by which one was too early.
-    pub(crate) by: Span,
-}
-
-impl Early {
-    fn add(&mut self, by: Span) {
-        self.count += usize::from(by > Span::ZERO);
-        self.by = self.by.max(by);
-    }
-}
-
-impl fmt::Display for Early {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, by {}", self.count, self.by)
-    }
-}
-
-/// Returns the requests that arrived too early for a limit: none if the limit was kept in every
-/// interval.
-pub(crate) fn early(limit: &str, arrivals: &[Timestamp]) -> Early {
-    let mut early = Early::default();
-    match limit.parse() {
-        Ok(Limit::Bucket { rate, capacity }) => {
-            let interval = rate.window.span().as_micros() / rate.amount.get();
-            let room = Span::from_micros((capacity.get() - 1) * interval);
-            // Time at which the bucket is empty.
-            let mut empty = Timestamp::ZERO;
-            for at in arrivals {
-                early.add((empty - room).since(*at));
-                empty = empty.max(*at) + Span::from_micros(interval);
-            }
-        }
-        Ok(limit) => {
-            let amount = usize::try_from(limit.amount().get()).expect("a small limit");
-            for (first, next) in arrivals.iter().zip(arrivals.iter().skip(amount)) {
-                early.add(limit.window().saturating_sub(next.since(*first)));
-            }
-        }
-        Err(error) => panic!("{limit}: {error}"),
-    }
-    early
 }
 
 /// Returns the share of 25 requests per second that arrived between two instants.
