@@ -34,7 +34,7 @@ use crate::tracker::{JobEvent, JobStatus, JobTracker};
 
 /// Time by which a booked message is delivered to its worker before its start. The worker waits for
 /// the rest, because brokers deliver less exactly than bookings start.
-const LEAD: Span = Span::from_millis(500);
+pub const DELIVERED_AHEAD: Span = Span::from_millis(500);
 
 /// Time after the start of a booked job in which its worker can settle the estimate.
 const HOLD: Span = Span::from_secs(600);
@@ -402,8 +402,8 @@ impl Dispatcher {
                 let wait = booked.start.since(limits.now());
                 let start = self.clock.now() + wait;
                 let booking = Some(Booking { id: booked.id.id, start });
-                let (when, later) = match wait > LEAD {
-                    true => (DeliveryTime::At(start - LEAD), Some(wait)),
+                let (when, later) = match wait > DELIVERED_AHEAD {
+                    true => (DeliveryTime::At(start - DELIVERED_AHEAD), Some(wait)),
                     false => (DeliveryTime::Now, None),
                 };
                 Ok(Destination { provider, when, booking, later })

@@ -27,7 +27,7 @@ mod trace;
 mod tracker;
 pub mod worker;
 
-pub use dispatcher::Dispatcher;
+pub use dispatcher::{DELIVERED_AHEAD, Dispatcher};
 pub use handler::{
     Handler, HandlerResult, Job, JobFailure, JobSuccess, PreparedCall, RateLimitInfo,
 };

@@ -15,8 +15,10 @@ use sluicegate_config::{self as config, Config};
 use sluicegate_core::limit::Unit;
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Limit, Span};
-use sluicegate_dispatch::{Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
-use sluicegate_queue::{Backoff, Capabilities, LeaseKind, Queue, REDELIVERY_DELAY_MAX, WallClock};
+use sluicegate_dispatch::{DELIVERED_AHEAD, Dispatcher, JobTracker, Metrics, Stop, Worker, worker};
+use sluicegate_queue::{
+    Backoff, Capabilities, Error, LeaseKind, Queue, REDELIVERY_DELAY_MAX, WallClock,
+};
 use sluicegate_service::Service;
 use sluicegate_service::metrics::Registry;
 use tokio::task::JoinSet;
@@ -34,7 +36,7 @@ use progress::ProviderRates;
 /// Default number of messages that a worker fetches beyond those in progress.
 const PREFETCH: u16 = 1;
 /// Maximum number of booked messages that a worker fetches because they are due soon.
-const PREFETCH_MAX: u64 = 1_000;
+const PREFETCH_MAX: u64 = 2_000;
 /// Number of booked messages that a worker fetches to delay them again.
 const DELAYED_AGAIN: u16 = 4;
 /// Maximum time for requeueing the messages of cancelled jobs.
@@ -108,12 +110,13 @@ impl Jobs {
             jobs.dispatcher = Some(made.context("dispatch")?);
         }
         for (number, worker) in workers.into_iter().enumerate() {
-            let booked = config.dispatch.as_ref().is_some_and(|dispatch| {
-                dispatch.delay == config::DelayMode::Booked
-                    && dispatch.providers.iter().any(|other| other.name == worker.provider)
-            });
+            let booking = config.dispatch.iter();
+            let booking = booking.filter(|dispatch| dispatch.delay == config::DelayMode::Booked);
+            let provider = booking
+                .flat_map(|dispatch| &dispatch.providers)
+                .find(|provider| provider.name == worker.provider);
             let horizon = config.settings().horizon;
-            let booked = booked.then_some(horizon);
+            let booked = provider.map(|provider| horizon.max(longest_window(&provider.limits)));
             let made = jobs.worker(worker, booked, &mut queues, service, clock.clone()).await;
             jobs.workers.push(made.with_context(|| format!("workers[{number}]"))?);
         }
@@ -177,9 +180,13 @@ impl Jobs {
     ) -> anyhow::Result<Arc<Dispatcher>> {
         let mut targets = Vec::new();
         // Opens the target queues before the source, so that received messages can be sent on.
-        let (fixed, longest) = match config.delay {
-            config::DelayMode::Fixed(delay) => (vec![delay], Span::ZERO),
-            config::DelayMode::Booked => (Vec::new(), horizon),
+        let (fixed, longest, unbooked) = match config.delay {
+            config::DelayMode::Fixed(delay) => (vec![delay], Span::ZERO, Span::ZERO),
+            // A start beyond the horizon can't be booked: the message waits in the source queue.
+            config::DelayMode::Booked => {
+                let limits = config.providers.iter().flat_map(|provider| &provider.limits);
+                (Vec::new(), horizon, longest_window(limits))
+            }
         };
         for provider in &config.providers {
             let queue = queues.queue(&provider.queue, None).await?;
@@ -187,8 +194,9 @@ impl Jobs {
             queue.prepare_delays(&fixed, longest).await?;
             targets.push(queue);
         }
-        let source = queues.queue(&config.source, config.dead_letter.as_deref()).await?;
-        source.prepare_delays(&[], longest.max(REDELIVERY_DELAY_MAX)).await?;
+        let source = queues.source(&config.source, config.dead_letter.as_deref()).await?;
+        let longest = longest.max(unbooked).max(REDELIVERY_DELAY_MAX);
+        source.prepare_delays(&[], longest).await?;
         let (metrics, tracker) = (self.monitor.metrics.clone(), self.monitor.tracker.clone());
         Ok(Dispatcher::new(config.clone(), source, targets, service, clock, metrics, tracker))
     }
@@ -209,10 +217,11 @@ impl Jobs {
         for emit in &config.handler.emit {
             follow_ups.push(queues.queue(&emit.queue, None).await?);
         }
-        let jobs = queues.queue(&config.queue, config.dead_letter.as_deref()).await?;
+        let jobs = queues.source(&config.queue, config.dead_letter.as_deref()).await?;
         let pause = config.learn.map_or(Span::ZERO, |learn| learn.pause_max);
-        let longest = pause.max(booked.unwrap_or_default()).max(config.backoff_to);
-        jobs.prepare_delays(&[], longest.max(REDELIVERY_DELAY_MAX)).await?;
+        let limited = booked.unwrap_or_default().max(longest_window(&config.limits));
+        let longest = pause.max(limited).max(config.backoff_to).max(REDELIVERY_DELAY_MAX);
+        jobs.prepare_delays(&[], longest).await?;
         let options = worker::Options {
             provider: config.provider.clone(),
             estimate: config.estimate,
@@ -232,15 +241,22 @@ impl Jobs {
     }
 }
 
+/// Returns the longest window of limits. A message may have to wait for that long.
+fn longest_window<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Span {
+    limits.into_iter().map(Limit::window).max().unwrap_or_default()
+}
+
 /// Returns the number of messages that a worker fetches beyond those in progress.
 ///
-/// RabbitMQ delivers a booked message up to `delay_min` before it is due, and the consumer holds it. If
-/// held messages were all that it may fetch, it would fetch none of those behind them, which have to
-/// wait in a further delay queue, and these would come too late.
+/// A booked message is due [`DELIVERED_AHEAD`] of its start, and RabbitMQ delivers it up to `delay_min`
+/// before that. Until the start, the worker holds it. If held messages were all that it may fetch, it would
+/// fetch none of those behind them, some of which start earlier, and these would come too late.
 fn prefetch(config: &config::WorkerOptions, jobs: &Queue, is_booked: bool) -> u16 {
     let Capabilities { lease, delay_min, .. } = jobs.capabilities();
     let needed = match lease {
-        LeaseKind::Connection if is_booked => booked_prefetch(&config.limits, delay_min),
+        LeaseKind::Connection if is_booked => {
+            booked_prefetch(&config.limits, DELIVERED_AHEAD + delay_min)
+        }
         _ => PREFETCH,
     };
     let given = config.prefetch.unwrap_or(needed);
@@ -248,20 +264,20 @@ fn prefetch(config: &config::WorkerOptions, jobs: &Queue, is_booked: bool) -> u1
         warn!(
             queue = jobs.name(),
             prefetch = given,
-            needed,
+            needed = needed.saturating_sub(config.concurrency),
             "booked messages can come too late: raise workers[].prefetch, or remove it"
         );
     }
     given
 }
 
-/// Returns the number of booked messages that a worker fetches: those that are due before `hold_max`
-/// ends, and a few that it delays again.
-fn booked_prefetch(limits: &[Limit], hold_max: Span) -> u16 {
+/// Returns the number of booked messages that a worker fetches: those that start within `held`, and a few
+/// that it delays again.
+fn booked_prefetch(limits: &[Limit], held: Span) -> u16 {
     let requests = limits.iter().filter(|limit| limit.unit() == Unit::Requests);
     let due = requests.map(|limit| {
         let window = limit.window().as_micros().max(1);
-        limit.rate().saturating_mul(hold_max.as_micros()).div_ceil(window)
+        limit.rate().saturating_mul(held.as_micros()).div_ceil(window)
     });
     let due = due.min().unwrap_or(0).min(PREFETCH_MAX);
     u16::try_from(due).unwrap_or(u16::MAX).saturating_add(PREFETCH + DELAYED_AGAIN)
@@ -309,6 +325,23 @@ impl OpenQueues<'_> {
         self.open.insert(name.to_owned(), queue.clone());
         Ok(queue)
     }
+
+    /// Opens a queue to receive from. Checks its dead-letter queue, unless it was created with it.
+    async fn source(&mut self, name: &str, dead_letter: Option<&str>) -> anyhow::Result<Queue> {
+        let queue = self.queue(name, dead_letter).await?;
+        if self.missing == MissingQueue::Create {
+            return Ok(queue);
+        }
+        match queue.check_dead().await {
+            // The login may be allowed to send to it only.
+            Err(error @ Error::Refused { .. }) => {
+                let dead_letter_queue = queue.dead_letter_name();
+                warn!(dead_letter_queue, %error, "dead-letter queue not checked");
+            }
+            checked => checked.with_context(|| format!("dead-letter queue of {name}"))?,
+        }
+        Ok(queue)
+    }
 }
 
 /// Returns the names of all providers.
@@ -321,4 +354,17 @@ fn providers(config: &Config) -> Vec<String> {
         }
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_window_of_several_limits_counts() {
+        let limits = ["500/min", "10/day", "5 concurrent"];
+        let limits = limits.map(|text| text.parse::<Limit>().expect("a limit"));
+        assert_eq!(longest_window(&limits), Span::from_secs(86_400));
+        assert_eq!(longest_window([]), Span::ZERO);
+    }
 }

@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use sluicegate_core::Span;
 use sluicegate_testkit::eventually;
+use sluicegate_testkit::limit_check::Early;
 
 use crate::measured::measured;
-use crate::support::{TestSetup, long, patient, prove, worked};
+use crate::proof;
+use crate::support::{TestSetup, early_calls, long, patient, prove, worked};
 
 /// Time that a call to the provider takes.
 const LATENCY_MS: u64 = 20;
@@ -21,6 +23,7 @@ const LATENCY_MS: u64 = 20;
 const REQUEUED_MAX: f64 = 0.03;
 /// Time after the first call from which calls are counted: the pacer has measured its store by then.
 const WARM_UP: Duration = Duration::from_secs(2);
+const MINUTE: Span = Span::from_secs(60);
 
 /// One cell of the grid.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,10 @@ struct Outcome {
     /// Part of the limit that was used, from 0 to 1.
     used: f64,
     requeued: u64,
+    /// Number of turns that were missed.
+    missed: usize,
+    /// Calls that arrived too early for the limit in a full minute.
+    early: Early,
 }
 
 impl Cell {
@@ -83,7 +90,8 @@ workers:
 
     fn measure(self, setup: &TestSetup) -> Outcome {
         let seconds = (self.span() + WARM_UP).as_secs() as usize + 10;
-        setup.produce("raw", self.per_minute * seconds / 60 + 100);
+        // As many as there are jobs at a time may start together.
+        setup.produce("raw", self.per_minute * seconds / 60 + self.concurrency + 100);
         let (url, record) = setup.provider(patient(LATENCY_MS));
         let running = setup.run("dispatch,worker", &self.config(setup, &url));
         let last = || record.arrivals().pop().unwrap_or_default();
@@ -92,10 +100,12 @@ workers:
         eventually(|| last() >= from + self.span());
         let requeued = worked(&running, "gemini", "requeued");
         let logs = [running.stop()];
-        prove(self.per_minute, Span::from_secs(60), &logs, &record);
+        prove(self.per_minute, MINUTE, &logs, &record);
         let arrivals = record.arrivals();
         let counted = arrivals.iter().filter(|at| (from..from + self.span()).contains(*at)).count();
-        Outcome { used: counted as f64 / self.calls(), requeued }
+        let early = early_calls(self.per_minute, MINUTE, &record);
+        let missed = proof::missed(&logs);
+        Outcome { used: counted as f64 / self.calls(), requeued, missed, early }
     }
 }
 
@@ -109,19 +119,24 @@ fn missed(cells: &[Cell], goal: f64, setup: impl Fn(String) -> TestSetup) -> Vec
             true => 0,
             false => (cell.calls() * REQUEUED_MAX) as u64,
         };
-        let reached = |found: &Outcome| found.used >= goal && found.requeued <= requeued_max;
+        let reached = |found: &Outcome| {
+            found.used >= goal && found.requeued <= requeued_max && found.early == Early::default()
+        };
         let Cell { per_minute, concurrency } = cell;
         let outcome = measured(reached, |attempt| {
             let found =
                 cell.measure(&setup(format!("grid{number}-{attempt}")).with_default_timeouts());
-            let Outcome { used, requeued } = found;
-            println!("| {per_minute}/min | {concurrency} | {used:.3} | {requeued} |");
+            let Outcome { used, requeued, missed, early } = found;
+            println!(
+                "| {per_minute}/min | {concurrency} | {used:.3} | {requeued} | {missed} | {early} |"
+            );
             found
         });
         if !reached(&outcome) {
-            let Outcome { used, requeued } = outcome;
-            let row =
-                format!("{per_minute}/min with {concurrency}: {used:.3}, {requeued} requeued");
+            let Outcome { used, requeued, early, .. } = outcome;
+            let row = format!(
+                "{per_minute}/min with {concurrency}: {used:.3}, {requeued} requeued, too early: {early}"
+            );
             missed.push(row);
         }
     }
@@ -130,7 +145,8 @@ fn missed(cells: &[Cell], goal: f64, setup: impl Fn(String) -> TestSetup) -> Vec
 
 #[expect(clippy::print_stdout, reason = "the table is the result of the test")]
 fn run_grid(setup: impl Fn(String) -> TestSetup) {
-    println!("| limit | jobs at a time | used | requeued |\n|---|---|---|---|");
+    println!("| limit | jobs at a time | used | requeued | missed turns | too early |");
+    println!("|---|---|---|---|---|---|");
     let few = [(500, 1), (500, 5), (5_000, 20)];
     let all = [10, 100, 500, 1_000, 3_000, 5_000, 6_000, 20_000, 100_000]
         .into_iter()

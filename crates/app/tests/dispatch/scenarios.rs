@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use simulators::Record;
 use sluicegate_core::Span;
+use sluicegate_testkit::limit_check::Early;
 use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::RunningService;
 use crate::measured::measured;
 use crate::proof;
-use crate::support::{TestSetup, patient, prove, worked};
+use crate::support::{TestSetup, early_calls, patient, prove, worked};
 
 /// Configuration with 500 calls per minute and one of three kinds of delay.
 fn config(setup: &TestSetup, url: &str, delay: &str) -> String {
@@ -110,6 +111,7 @@ fn all_succeeded(setup: &TestSetup, running: RunningService, record: &Record) {
     let results = || setup.depth("results").ready;
     eventually_is(results, record.calls().len() as u64);
     prove(500, MINUTE, &[running.stop()], record);
+    assert_eq!(early_calls(500, MINUTE, record), Early::default(), "within a full minute");
     setup.has_each_job_once("results", 1_000);
 }
 

@@ -13,7 +13,7 @@ use sluicegate_queue::{
     RabbitMq, rabbitmq,
 };
 use sluicegate_testkit::delay_proxy::DelayProxy;
-use sluicegate_testkit::limit_check::{assert_arrivals, assert_limit, longest_delay};
+use sluicegate_testkit::limit_check::{Early, assert_arrivals, assert_limit, early, longest_delay};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
@@ -48,6 +48,8 @@ pub(crate) struct TestSetup {
     resent: Mutex<BTreeSet<String>>,
     /// Timeouts of the store that are configured.
     timeouts: &'static str,
+    /// Lease of the embedded queue that is configured.
+    lease: &'static str,
 }
 
 /// Timeouts longer than in production: tests share the machine, and a call to the store that times out
@@ -95,7 +97,15 @@ impl TestSetup {
         let runtime = Runtime::new().expect("a runtime");
         let broker = broker(&runtime);
         let (name, resent) = (name.to_owned(), Mutex::default());
-        Self { backend, name, broker, runtime, resent, timeouts: LONG_TIMEOUTS }
+        Self { backend, name, broker, runtime, resent, timeouts: LONG_TIMEOUTS, lease: "" }
+    }
+
+    /// Makes the embedded queue deliver the messages of a killed process again after this time, instead
+    /// of after its default. On a machine whose disk is busy for longer than that, a message can be
+    /// delivered twice without a kill.
+    #[must_use]
+    pub(crate) fn with_short_lease(self) -> Self {
+        Self { lease: ", visibility: 2s", ..self }
     }
 
     /// Leaves the timeouts of the store at their defaults, as in production.
@@ -108,8 +118,9 @@ impl TestSetup {
     pub(crate) fn config(&self) -> String {
         let queue = match &self.backend {
             Backend::Alone(folder) => format!(
-                "queue: {{kind: embedded, path: {}, job_id: AnalysisId, visibility: 2s}}\n",
-                folder.path().join("queue.db").display()
+                "queue: {{kind: embedded, path: {}, job_id: AnalysisId{}}}\n",
+                folder.path().join("queue.db").display(),
+                self.lease
             ),
             Backend::Shared(_) | Backend::Distant { .. } => rabbit(&RABBIT.url()),
             Backend::Own(servers) => rabbit(&lock(&servers.0).url()),
@@ -332,6 +343,11 @@ pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Recor
     let arrivals = arrivals(record);
     let delay = longest_delay(&admits, &arrivals);
     assert_arrivals(amount, window, delay, &arrivals);
+}
+
+/// Returns the calls that arrived too early at the provider for a limit in its full window.
+pub(crate) fn early_calls(amount: usize, window: Span, record: &Record) -> Early {
+    early(&format!("{amount}/{}us", window.as_micros()), &arrivals(record))
 }
 
 /// Returns true if a decision is by a worker, not by a dispatcher.
