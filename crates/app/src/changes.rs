@@ -15,6 +15,8 @@ pub(crate) enum Change {
     /// Rule, old limit, new limit.
     Tighter(String, String, String),
     Looser(String, String, String),
+    /// Rule, old limit, new limit, whose windows differ such that neither is tighter.
+    Replaced(String, String, String),
     /// A change of conditions, counters or behaviour, which is neither tighter nor looser.
     Different(String),
 }
@@ -26,6 +28,7 @@ impl fmt::Display for Change {
             Self::Removed(rule) => write!(f, "{rule}: removed"),
             Self::Tighter(rule, from, to) => write!(f, "{rule}: {from} changed to {to}, tighter"),
             Self::Looser(rule, from, to) => write!(f, "{rule}: {from} changed to {to}, looser"),
+            Self::Replaced(rule, from, to) => write!(f, "{rule}: {from} changed to {to}"),
             Self::Different(rule) => write!(f, "{rule}: conditions or counters changed"),
         }
     }
@@ -82,14 +85,43 @@ fn compare(name: &str, old: &Rule, new: &Rule, changes: &mut Vec<Change>) {
                 changes.push(Change::Looser(name, from, other.to_string()));
             }
             Some(_) => changes.push(Change::Different(name)),
-            None => changes.push(Change::Looser(name, from, "no limit".to_owned())),
+            None => {}
         }
     }
-    for limit in &new.limits {
-        if !old.limits.iter().any(|other| place(other) == place(limit)) {
-            let (name, to) = (name.to_owned(), limit.to_string());
-            changes.push(Change::Tighter(name, "no limit".to_owned(), to));
-        }
+    let without = |limits: &[Limit], others: &[Limit]| -> Vec<Limit> {
+        let is_gone = |limit: &&Limit| !others.iter().any(|other| place(other) == place(limit));
+        limits.iter().filter(is_gone).cloned().collect()
+    };
+    let mut added = without(&new.limits, &old.limits);
+    for limit in without(&old.limits, &new.limits) {
+        // A limit of the same unit with another window replaces it.
+        let by = added.iter().position(|other| other.unit() == limit.unit());
+        let by = by.map(|position| added.remove(position));
+        changes.push(match by {
+            Some(by) => replaced(name.to_owned(), &limit, &by),
+            None => Change::Looser(name.to_owned(), limit.to_string(), "no limit".to_owned()),
+        });
+    }
+    for limit in added {
+        let (name, to) = (name.to_owned(), limit.to_string());
+        changes.push(Change::Tighter(name, "no limit".to_owned(), to));
+    }
+}
+
+/// Returns the change of a limit to one with another window: tighter if a longer window has no more room,
+/// looser if a shorter one has no less.
+fn replaced(name: String, old: &Limit, new: &Limit) -> Change {
+    let (from, to) = (old.to_string(), new.to_string());
+    // Fixed and calendar windows admit up to twice their limit within one window that slides.
+    let slides = |limit: &Limit| matches!(limit, Limit::Exact(_) | Limit::Windowed(_));
+    if !slides(old) || !slides(new) {
+        Change::Replaced(name, from, to)
+    } else if new.window() > old.window() && new.amount() <= old.amount() {
+        Change::Tighter(name, from, to)
+    } else if new.window() < old.window() && new.amount() >= old.amount() {
+        Change::Looser(name, from, to)
+    } else {
+        Change::Replaced(name, from, to)
     }
 }
 
@@ -111,14 +143,20 @@ mod tests {
         let before = ruleset(&[
             ("SAME", &["5/s"], &[]),
             ("AMOUNT", &["100/h", "5/s"], &[]),
-            ("WINDOW", &["7/min"], &[]),
+            ("WINDOW", &["7/min", "9/d"], &[]),
+            ("SHORTER", &["7/h"], &[]),
+            ("OTHER", &["7/min"], &[]),
+            ("FIXED", &["7/30min"], &[]),
             ("PER", &["5/s"], &["u"]),
             ("GONE", &["5/s"], &[]),
         ]);
         let after = ruleset(&[
             ("SAME", &["5/s"], &[]),
             ("AMOUNT", &["50/h", "6/s"], &[]),
-            ("WINDOW", &["7/h"], &[]),
+            ("WINDOW", &["7/h", "9/d", "900 tokens/d"], &[]),
+            ("SHORTER", &["7/min"], &[]),
+            ("OTHER", &["70/h"], &[]),
+            ("FIXED", &["7/fixed h"], &[]),
             ("PER", &["5/s"], &["v"]),
             ("NEW", &["5/s"], &[]),
         ]);
@@ -128,10 +166,13 @@ mod tests {
             [
                 "AMOUNT: 100/h changed to 50/h, tighter",
                 "AMOUNT: 5/s changed to 6/s, looser",
+                "FIXED: 7/30min changed to 7/fixed h",
                 "GONE: removed",
+                "OTHER: 7/min changed to 70/h",
                 "PER: conditions or counters changed",
-                "WINDOW: 7/min changed to no limit, looser",
-                "WINDOW: no limit changed to 7/h, tighter",
+                "SHORTER: 7/h changed to 7/min, looser",
+                "WINDOW: 7/min changed to 7/h, tighter",
+                "WINDOW: no limit changed to 900 tokens/day, tighter",
                 "NEW: added",
             ]
         );

@@ -50,6 +50,16 @@ fn a_running_service_is_queried_from_the_command_line() {
     assert!(out.starts_with("{\"allowed\":true,"), "{out}");
 }
 
+#[test]
+fn a_configuration_file_without_its_option_is_explained() {
+    for command in ["serve", "doctor"] {
+        let (code, _, said) = run(&[command, "limits.yaml"]);
+        assert!(code == Some(2) && said.contains("write --config limits.yaml"), "{said}");
+        let (_, help, _) = run(&[command, "--help"]);
+        assert!(!help.contains("[FILE]"), "{help}");
+    }
+}
+
 /// Runs a command; returns its exit code and its lines of JSON.
 fn run_json(arguments: &[&str]) -> (Option<i32>, Vec<Value>) {
     let (code, out, err) = run(arguments);
@@ -427,6 +437,13 @@ gateways:
         assert!(out.contains(note), "{out}");
     }
     assert_eq!(out.matches("note: ").count(), 2, "{out}");
+    let (_, out, _) = check(&gateway("", "limit: 25/s"));
+    assert!(
+        out.contains("note: gateway p: requests wait up to 1min, and a shutdown lasts 10s"),
+        "{out}"
+    );
+    let (_, out, _) = check(&gateway("", "limit: 25/s, wait: {max: 5s}"));
+    assert!(!out.contains("a shutdown lasts"), "{out}");
     for (route, expected) in [
         ("limit: 5 tokens/min", "routes[0].limit: a gateway can't count tokens or money: write a"),
         (

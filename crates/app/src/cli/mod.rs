@@ -29,6 +29,7 @@ mod test;
 mod top;
 mod verify;
 
+use std::convert::Infallible;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -166,6 +167,12 @@ pub(crate) fn run() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Parser of an argument that is not allowed: the configuration file without `--config`, which other
+/// commands accept.
+fn file_without_option(file: &str) -> Result<Infallible, String> {
+    Err(format!("write --config {file}"))
 }
 
 /// Marker error: the command failed, and the cause is already in the log.

@@ -229,6 +229,7 @@ fn verdict(answer: &Value) -> String {
         }
         reason => {
             let full = if reason == Some("STORE_FULL") { " (store full)" } else { "" };
+            let wait = if is_ban(answer) { ban_end(answer) } else { wait };
             let outage = match answer["outage"].as_str() {
                 Some(policy) => format!(
                     "; the store does not answer, and this node admits its share (outage: {policy})"
@@ -237,6 +238,24 @@ fn verdict(answer: &Value) -> String {
             };
             format!("{denied} by {}{full}{wait}{outage}", display(&answer["scopeHit"]))
         }
+    }
+}
+
+/// Returns true if a limit of 0 denied the request.
+fn is_ban(answer: &Value) -> bool {
+    let hit = &answer["scopeHit"];
+    items(&answer["scopes"])
+        .iter()
+        .any(|scope| scope["name"] == *hit && scope["limit"].as_f64() == Some(0.0))
+}
+
+fn ban_end(answer: &Value) -> String {
+    match answer["retryAfterMs"].as_u64() {
+        Some(ms) => {
+            let left = sluicegate_core::Span::from_millis(ms).in_words();
+            format!(", which bans it (limit 0) for another {left}")
+        }
+        None => ", which bans it (limit 0)".to_owned(),
     }
 }
 
@@ -283,5 +302,18 @@ mod tests {
             "outage": "local",
         });
         assert!(verdict(&share).contains("by USER, retry in 1s; the store does not answer"));
+    }
+
+    #[test]
+    fn a_ban_is_called_a_ban() {
+        let scopes = json!([{"name": "KEY", "limit": 5}, {"name": "USER", "limit": 0}]);
+        let mut banned = json!({
+            "allowed": false, "reason": "HIT_USER_LIMIT", "scopeHit": "USER", "scopes": scopes,
+        });
+        assert!(verdict(&banned).ends_with("by USER, which bans it (limit 0)"));
+        banned["retryAfterMs"] = json!(7_200_000);
+        assert!(verdict(&banned).ends_with("by USER, which bans it (limit 0) for another 2h"));
+        banned["scopeHit"] = json!("KEY");
+        assert!(verdict(&banned).ends_with("by KEY, retry in 2h"));
     }
 }

@@ -1,6 +1,7 @@
 //! `sluicegate serve`: starts the service, handles signals and reloads changed configuration files.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub(super) struct Serve {
     /// Configuration file [default: built-in defaults]
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
+    #[arg(hide = true, value_name = "FILE", value_parser = super::file_without_option)]
+    _file: Option<Infallible>,
     /// Run only these parts of the service, comma-separated [default: all]. The admin listener always
     /// runs
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
