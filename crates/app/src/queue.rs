@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_config::{self as config, QueueBroker, QueueOptions as Config, ServiceBusLogin};
+use sluicegate_core::Span;
 use sluicegate_queue::rabbitmq::{self, QueueType};
 use sluicegate_queue::remote::{ClientObserver, QueueOpener, RemoteOptions, RemoteQueues};
 use sluicegate_queue::servicebus::{self, Credential, Transport};
@@ -144,10 +145,19 @@ impl Queues {
         Queue::new(self.broker.clone(), name, options)
     }
 
+    /// Returns the time until queues that this process has just created survive a crash of the broker.
+    pub(crate) fn creation_flush(&self) -> Span {
+        match self.created.load(Ordering::Relaxed) {
+            true => self.broker.capabilities().creation_flush,
+            false => Span::ZERO,
+        }
+    }
+
     /// Waits until queues that were created survive a crash of the broker.
     pub(crate) async fn flush_created(&self) {
-        if self.created.load(Ordering::Relaxed) {
-            tokio::time::sleep(self.broker.capabilities().creation_flush.into()).await;
+        let wait = self.creation_flush();
+        if wait > Span::ZERO {
+            tokio::time::sleep(wait.into()).await;
         }
     }
 

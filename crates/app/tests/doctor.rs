@@ -430,6 +430,7 @@ fn a_running_broker_is_asked_for_its_login_and_queues() {
         let arguments = ["queue", "send", queue, "{}", "--create", "--config", "sluicegate.yaml"];
         let sent = run(folder.path(), &arguments);
         assert_eq!(sent.0, Some(0), "{}", sent.2);
+        assert!(sent.2.contains("is new: sending in 5s"), "{}", sent.2);
     }
     let (code, findings) = examine(&config);
     assert_eq!(code, Some(0), "{findings:#?}");

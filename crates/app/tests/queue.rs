@@ -87,6 +87,21 @@ fn messages_are_sent_counted_peeked_at_and_purged() {
     assert!(size() <= empty + 65_536, "{} bytes, and {empty} before", size());
 }
 
+/// Their error is in a body that begins with a byte order mark, or that is too deep for a tree.
+#[test]
+fn dead_letters_of_unusual_bodies_are_shown_with_their_stack() {
+    let shell = Shell::new();
+    let deep = format!("{{\"error\":1,\"a\":{}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
+    for (job, body) in [("marked", "\u{feff}{\"a\":1}"), ("deep", &deep)] {
+        shell.says(&["queue", "send", "jobs", body, "--job", job, "--create"]);
+        shell.bury("jobs", 1, "HTTP 404");
+        let listed = shell.says(&["dlq", "show", "jobs", job]);
+        let (_, died) = listed.split_once("\"died\":").expect("its end");
+        let stack = r#""stack":"HTTP 404""#;
+        assert!(died.contains(stack) && died.contains(r#""provider":"p""#), "{job}: {died}");
+    }
+}
+
 #[test]
 fn dead_letters_are_listed_shown_replayed_and_deleted() {
     let shell = Shell::new();
@@ -122,6 +137,7 @@ fn dead_letters_are_listed_shown_replayed_and_deleted() {
         (&died["attempts"], &died["response"], &died["provider"]),
         (&1.into(), &"<html>".into(), &"p".into())
     );
+    assert_eq!(died["stack"], "HTTP 404", "the message, because there is no stack");
     let (code, _, said) = shell.run(&["dlq", "show", "jobs", "nobody"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("no dead letter of queue jobs has job id \"nobody\""), "{said}");

@@ -9,7 +9,7 @@ use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{DEAD_SUFFIX, DeadLetter, DeadLetterFilter, Error, Queue, WallClock};
 
 use super::check::table;
-use super::queue::{BrokerArgs, block_on, message_json};
+use super::queue::{BrokerArgs, block_on, flush_created, message_json};
 use super::{print, print_error};
 use crate::queue::{MissingQueue, Queues};
 
@@ -150,6 +150,7 @@ impl Dlq {
                     if dry_run {
                         return print_count(&queue, &args, "would be replayed").await;
                     }
+                    flush_created(&queues, &queue).await;
                     let bar = bar(&queue, &args).await?;
                     let letters = queue.dead_letters();
                     let done = letters.replay(&args.filter(&queue), args.max, |_| bar.inc(1)).await;
@@ -260,15 +261,15 @@ fn attempts(letter: &DeadLetter) -> u64 {
 
 /// Returns the member `error` that was added to the body of a dead letter, if it is JSON.
 fn error_in_body(letter: &DeadLetter) -> serde_json::Map<String, serde_json::Value> {
-    let was_added = letter.failure().is_some_and(|died| died.splice.is_some());
-    let body = was_added.then(|| serde_json::from_slice(&letter.message.body).ok()).flatten();
-    match body {
-        Some(serde_json::Value::Object(mut body)) => match body.remove("error") {
-            Some(serde_json::Value::Object(error)) => error,
-            _ => serde_json::Map::new(),
-        },
-        _ => serde_json::Map::new(),
-    }
+    // The whole body may be nested too deeply for a tree.
+    let added = || {
+        let (at, length) = letter.failure()?.splice?;
+        let member = letter.message.body.get(at..at.checked_add(length)?)?;
+        let begin = member.iter().position(|byte| *byte == b'{')?;
+        let end = member.iter().rposition(|byte| *byte == b'}')?;
+        serde_json::from_slice(member.get(begin..=end)?).ok()
+    };
+    added().unwrap_or_default()
 }
 
 fn letters_in_words(count: u64) -> String {

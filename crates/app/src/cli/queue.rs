@@ -12,7 +12,7 @@ use sluicegate_queue::{
 };
 
 use super::check::table;
-use super::{print, print_error};
+use super::{print, print_error, print_note};
 use crate::configuration::ConfigSource;
 use crate::queue::{MissingQueue, Queues};
 
@@ -128,6 +128,8 @@ struct SendArgs {
 
 /// Maximum number of messages in one send call.
 const BATCH: usize = 500;
+/// Longest wait without a note that says why.
+const QUIET_MAX: Span = Span::from_secs(1);
 
 impl QueueCommand {
     pub(super) fn run(self) -> anyhow::Result<bool> {
@@ -140,6 +142,7 @@ impl QueueCommand {
                 }
                 QueueAction::Send(send) => {
                     let queue = queues.queue(&send.queue, missing).await?;
+                    flush_created(&queues, &queue).await;
                     send.run(&queue).await?;
                 }
                 QueueAction::Peek { queue, max } => {
@@ -234,7 +237,8 @@ impl SendArgs {
         let mut message = Message::of_job(job.unwrap_or_else(JobId::random), body);
         message.kind.clone_from(&self.kind);
         message.meta.max_attempts = self.max_attempts;
-        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok();
+        let json = without_byte_order_mark(&message.body);
+        let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(json).is_ok();
         message.content_type = is_json.then(|| "application/json".to_owned());
         Ok(message.with_priority(self.priority))
     }
@@ -331,6 +335,19 @@ impl QueueDepth {
             "sharedDeadLetterQueue": shared,
         })
     }
+}
+
+/// Waits until queues that this command created survive a crash of the broker: a queue that is lost
+/// takes its messages with it.
+pub(super) async fn flush_created(queues: &Queues, queue: &Queue) {
+    let wait = queues.creation_flush();
+    if wait > QUIET_MAX {
+        let (name, broker) = (queue.name(), queue.capabilities().broker);
+        print_note(&format!(
+            "queue {name} is new: sending in {wait}, when {broker} has written the queue to disk"
+        ));
+    }
+    queues.flush_created().await;
 }
 
 fn read_standard_input() -> anyhow::Result<Vec<u8>> {

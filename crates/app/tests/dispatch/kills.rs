@@ -1,5 +1,5 @@
 //! A RabbitMQ node is killed (SIGKILL) at random moments while six processes dispatch and work.
-//! Every confirmed job is done, and work goes on when the node is back.
+//! Every confirmed job is done and has a result, and work goes on when the node is back.
 //!
 //! One round with new queues and two with old ones by default, and 30 each with `SLUICEGATE_LONG`,
 //! which prints a table.
@@ -16,6 +16,7 @@ use sluicegate_store::MonotonicClock;
 use sluicegate_testkit::{eventually, eventually_get};
 
 use crate::common::RunningService;
+use crate::faults::collect;
 use crate::support::{Backend, TestSetup, lock, long, patient};
 
 /// Number of jobs in a round.
@@ -86,11 +87,16 @@ fn calls(record: &Record, jobs: &BTreeSet<String>) -> BTreeMap<String, usize> {
     calls
 }
 
-/// Kills the node while jobs are sent, and waits until all of them are done.
+/// Returns the job ids of a round.
+fn jobs_of(setup: &TestSetup, round: usize) -> BTreeSet<String> {
+    (0..JOBS).map(|job| format!("{}-{round}-{job}", setup.name)).collect()
+}
+
+/// Kills the node while jobs are sent, and waits until all of them are done and have a result.
 #[expect(clippy::print_stdout, reason = "the table is the result of the test")]
 fn round(setup: &TestSetup, record: &Record, number: usize) {
     let Backend::Own(servers) = &setup.backend else { unreachable!("it has its own") };
-    let jobs: BTreeSet<_> = (0..JOBS).map(|job| format!("{}-{number}-{job}", setup.name)).collect();
+    let jobs = jobs_of(setup, number);
     let raw = setup.queue("raw");
     let sending = setup.runtime.spawn({
         let (raw, jobs) = (raw, jobs.clone());
@@ -121,6 +127,15 @@ fn round(setup: &TestSetup, record: &Record, number: usize) {
         killed_after.as_secs_f64(),
         since_up(),
     );
+    let mut results = BTreeMap::new();
+    eventually_get(|| {
+        collect(setup, &mut results);
+        let missing = jobs.iter().filter(|job| !results.contains_key(*job)).count();
+        if missing == 0 { Ok(()) } else { Err(format!("{missing} of {JOBS} without a result")) }
+    });
+    // A job may run twice, so a result of an earlier round may come in this one.
+    let sent: BTreeSet<_> = (0..=number).flat_map(|round| jobs_of(setup, round)).collect();
+    assert_eq!(results.keys().find(|job| !sent.contains(*job)), None, "nobody sent it");
     assert_eq!(setup.dead("p") + setup.dead("raw"), 0);
     // The long form runs on a quiet machine; a busy one says nothing about the time.
     assert!(!long() || first <= RECOVERS_WITHIN_S, "no job for {first:.1} s after the restart");

@@ -5,7 +5,7 @@ use simulators::Provider;
 use sluicegate_queue::{DeadLetterFilter, JobId, Message};
 use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
-use crate::common::{RunningService, get};
+use crate::common::{ANYWHERE, RunningService, get, sluicegate};
 use crate::support::{TestSetup, patient, worked};
 
 fn config(setup: &TestSetup, url: &str) -> String {
@@ -86,7 +86,16 @@ fn a_deleted_target_queue_pauses_its_messages_and_no_others() {
     setup.runtime.block_on(raw.send(other)).expect("sent");
     eventually_is(|| setup.depth("q").ready, 1);
     setup.queue("p");
-    eventually_is(|| setup.depth("p").ready, 100);
+    // With the other places of the messages, which tell where those are that do not arrive.
+    let places = || {
+        let raw = setup.depth("raw");
+        let raw = (raw.ready, raw.delayed, raw.in_flight);
+        (setup.depth("p").ready, setup.dead("raw"), raw)
+    };
+    eventually_get(|| match places() {
+        (100, 0, _) => Ok(()),
+        places => Err(places),
+    });
     logged_once(&running, "no-target-p");
     assert_eq!(setup.dead("raw"), 0);
 }
@@ -114,9 +123,7 @@ fn a_deleted_dead_letter_queue_repeats_no_call_and_loses_no_letter() {
 fn a_second_signal_returns_the_jobs_to_their_queue() {
     let setup = TestSetup::alone("interrupted");
     let (url, _) = setup.provider(patient(600_000));
-    let config = format!("{}{}", setup.config(), config(&setup, &url));
-    let config = config.replace("visibility: 2s", "visibility: 1h");
-    let running = RunningService::start_only(&config, "worker");
+    let running = setup.run("worker", &config(&setup, &url));
     setup.produce("p", 20);
     eventually_is(|| running.metric("sluicegate_worker_busy{provider=\"p\"}"), 10);
     let stopping = |text: &str| {
@@ -136,13 +143,34 @@ fn draining_ends_after_its_timeout_and_returns_the_jobs() {
     let setup = TestSetup::alone("undrained");
     let (url, _) = setup.provider(patient(600_000));
     let config = format!("server: {{drain_timeout: 1s}}\n{}", config(&setup, &url));
-    let config = format!("{}{config}", setup.config()).replace("visibility: 2s", "visibility: 1h");
-    let running = RunningService::start_only(&config, "worker");
+    let running = setup.run("worker", &config);
     setup.produce("p", 20);
     eventually_is(|| running.metric("sluicegate_worker_busy{provider=\"p\"}"), 10);
     running.stop();
     let depth = setup.depth("p");
     assert_eq!((depth.ready, depth.in_flight), (20, Some(0)));
+}
+
+#[test]
+fn a_missing_dead_letter_queue_is_named_at_the_start() {
+    let setup = TestSetup::shared("start-dlq");
+    for queue in ["raw", "p", "q", "results"] {
+        setup.queue(queue);
+    }
+    setup.delete("p-dlq");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("c.yaml");
+    let text = format!("{ANYWHERE}{}{}", setup.config(), config(&setup, "http://127.0.0.1:1"));
+    std::fs::write(&path, text).expect("a file");
+    for arguments in [&["serve", "--only", "worker"][..], &["doctor"]] {
+        let output = sluicegate().args(arguments).arg("--config").arg(&path).output();
+        let output = output.expect("it ran");
+        assert!(!output.status.success(), "{arguments:?}");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let expected = "dead-letter queue of start-dlq-p: queue start-dlq-p-dlq does not exist";
+        assert!(said.contains(expected) && said.contains("--create"), "{said}");
+    }
 }
 
 /// RabbitMQ accepts larger messages than we send. Such a message was received 34 times per second.

@@ -7,6 +7,7 @@ mod ports;
 mod queues;
 mod redis;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -32,6 +33,8 @@ pub(super) struct Doctor {
     /// Configuration file [default: built-in defaults]
     #[arg(short, long, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
+    #[arg(hide = true, value_name = "FILE", value_parser = super::file_without_option)]
+    _file: Option<Infallible>,
     /// Print each check as one line of JSON
     #[arg(long)]
     json: bool,
