@@ -263,7 +263,10 @@ pub(crate) fn to_dead_letter(
         return message;
     }
     let error_message = truncate(&reason.message, MESSAGE_MAX);
-    let mut stack = reason.stack.as_deref().map(|stack| truncate(stack, STACK_MAX));
+    let stack = match &reason.stack {
+        Some(stack) => truncate(stack, STACK_MAX),
+        None => error_message.clone(),
+    };
     let mut error =
         json!({ "message": error_message, "stack": stack, "timestamp": now.to_string() });
     for (name, value) in &reason.details {
@@ -274,10 +277,10 @@ pub(crate) fn to_dead_letter(
     let spliced = is_full.then(|| splice(&message.body, &error.to_string())).flatten();
     let splice = spliced.map(|(body, at, length)| {
         message.body = body.into();
-        // The stack is in the body; in the metadata it would be stored twice.
-        stack = None;
         (at, length)
     });
+    // A body with the error has the stack, too; in the metadata it would be stored twice.
+    let stack = splice.is_none().then_some(stack);
     let queue = queue.to_owned();
     message.meta.count_hop();
     message.meta.died =
@@ -336,6 +339,19 @@ mod tests {
         assert_eq!(letter.body, expected);
         let empty = self::letter("{ }");
         assert!(serde_json::from_slice::<serde_json::Value>(&empty.body).is_ok());
+    }
+
+    #[test]
+    fn without_a_stack_a_letter_has_its_message_in_that_place() {
+        let of = |body: &'static str| {
+            let reason = DeadLetterReason::new("too old");
+            let message = Message::new(body);
+            to_dead_letter(message, "q", &reason, Timestamp::ZERO, LetterForm::Full)
+        };
+        let body: serde_json::Value = serde_json::from_slice(&of("{}").body).expect("JSON");
+        assert_eq!(body["error"]["stack"], "too old");
+        let died = of("[1]").meta.died.expect("it died");
+        assert_eq!(died.stack.as_deref(), Some("too old"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct Delivery {
 pub struct DeadLetterReason {
     /// Error message.
     pub message: String,
-    /// Stack trace or chain of causes, if known.
+    /// Stack trace or chain of causes. Default: none; the dead letter has the message in its place.
     pub stack: Option<String>,
     /// Additional members of `error` in the dead letter.
     pub details: Vec<(&'static str, serde_json::Value)>,

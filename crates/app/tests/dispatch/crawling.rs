@@ -97,5 +97,8 @@ fn every_repository_is_crawled_on_rabbitmq_and_redis() {
 /// flight may be refused.
 #[test]
 fn every_repository_is_crawled_without_a_shared_store() {
-    every_repository_is_crawled_whatever_happens_to_workers(&TestSetup::alone("crawl"), 40);
+    every_repository_is_crawled_whatever_happens_to_workers(
+        &TestSetup::alone("crawl").with_short_lease(),
+        40,
+    );
 }

@@ -1,5 +1,8 @@
 //! Tests of query parameters, pages, conditional requests, GitHub's limits and the usage of calls.
 
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
 use axum::http::Method;
 use serde_json::{Value, json};
 use sluicegate_core::query::Cost;
@@ -7,6 +10,9 @@ use sluicegate_dispatch::handler::{HttpOptions, NextPage, PageOptions, UsagePath
 use sluicegate_dispatch::{Handler as _, Job};
 use sluicegate_queue::JobId;
 use sluicegate_template::JsonPath;
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::support::{
     LIMITED, PERMANENT, Server, body, done, failed, handler, job, options, response, text,
@@ -60,16 +66,102 @@ async fn the_next_link_becomes_a_message_with_that_page() {
     })
     .await;
     let handler = handler(by_link(&server.url));
-    let first = done(&handler, &of("acme", &json!({"org": "acme", "type": "crawl_org"}))).await;
+    let mut job = of("acme", &json!({"org": "acme", "type": "crawl_org"}));
+    job.message.meta.max_attempts = Some(7);
+    let first = done(&handler, &job).await;
     let next = first.next_page.clone().expect("a next page");
     assert_eq!(body(&first), "[1]");
     assert_eq!(next.meta.job.as_str(), "acme#page=2");
-    assert_eq!(next.kind.as_deref(), Some("crawl_org"));
+    assert_eq!((next.kind.as_deref(), next.meta.max_attempts), (Some("crawl_org"), Some(7)));
     let expected = json!({"org": "acme", "type": "crawl_org", "page": "2"});
     assert_eq!(serde_json::from_slice::<Value>(&next.body).unwrap(), expected);
     let second = done(&handler, &Job::new(next, "p".to_owned())).await;
     assert_eq!((body(&second), second.next_page.is_none()), ("[2]", true));
     assert!(server.asked()[1].uri.ends_with("per_page=100&page=2"), "{:?}", server.asked()[1].uri);
+}
+
+/// The base URL of GitHub Enterprise has a path, and so have its links.
+#[tokio::test]
+async fn the_next_page_keeps_the_path_of_the_base_url() {
+    const ENTERPRISE: &str =
+        r#"<https://github.acme.example/api/v3/organizations/9/repos?page=2>; rel="next""#;
+    let server = Server::start(|asked| match asked.uri.contains("page=2") {
+        true => response(200, &[], "[2]"),
+        false => response(200, &[("link", ENTERPRISE)], "[1]"),
+    })
+    .await;
+    let handler = handler(by_link(&format!("{}/api/v3", server.url)));
+    let first = done(&handler, &of("acme", &json!({"org": "acme"}))).await;
+    let next = first.next_page.expect("a next page");
+    let second = done(&handler, &Job::new(next, "p".to_owned())).await;
+    assert_eq!((body(&second), second.next_page.is_none()), ("[2]", true));
+    let asked: Vec<_> = server.asked().into_iter().map(|asked| asked.uri).collect();
+    let of_page = |page| format!("/api/v3/orgs/acme/repos?sort=name&per_page=100&page={page}");
+    assert_eq!(asked, [of_page(1), of_page(2)]);
+}
+
+/// Such a message was called no JSON.
+#[tokio::test]
+async fn a_page_is_added_to_json_with_a_byte_order_mark_and_a_deep_message_is_an_error() {
+    let server = Server::answering(200, &[("link", GITHUB)], "[]").await;
+    let marked = done(&handler(by_link(&server.url)), &job("\u{feff}{\"org\": \"acme\"}")).await;
+    let next = marked.next_page.expect("a next page");
+    let expected = json!({"org": "acme", "page": "2"});
+    assert_eq!(serde_json::from_slice::<Value>(&next.body).unwrap(), expected);
+
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(5_000), "]".repeat(5_000));
+    for (message, expected) in [
+        (deep.as_str(), "the message is nested too deeply: at most 127 levels can be read"),
+        ("[1]", "the message is not a JSON object, which could take \"page\""),
+        ("{", "the message is not a JSON object, which could take \"page\""),
+    ] {
+        let pages = by_link("").pages;
+        let handler = handler(HttpOptions { pages, ..get(&server.url) });
+        let error = failed(&handler, &job(message.to_owned())).await;
+        assert_eq!(error.kind, PERMANENT);
+        assert!(error.message.contains(expected), "{}", error.message);
+    }
+}
+
+/// Collects the messages of warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            if field.name() == "message" {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        });
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn pages_that_are_not_read_are_logged_once() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let server = Server::answering(200, &[("link", GITHUB)], "[]").await;
+    let unread = handler(get(&server.url));
+    for _ in 0..2 {
+        assert!(done(&unread, &job("{}")).await.next_page.is_none());
+    }
+    done(&handler(by_link(&server.url)), &job(r#"{"org": "acme"}"#)).await;
+    let expected = r#"response has further pages (Link: rel="next") that are not read: set pages"#;
+    assert_eq!(*warnings.0.lock().unwrap(), [expected]);
 }
 
 #[tokio::test]

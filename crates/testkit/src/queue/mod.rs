@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use sluicegate_core::time::Clock;
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{Broker, Consumer, Delivery, Message, Options, Queue, WallClock};
+use sluicegate_queue::{
+    Broker, Consumer, Delivery, FailureRecord, Message, Options, Queue, WallClock,
+};
 
 /// A broker under test.
 pub trait QueueSubject: Sized {
@@ -159,6 +161,13 @@ async fn open_with<S: QueueSubject>(subject: &S, change: impl FnOnce(&mut Option
 /// Returns the body of a delivery as text.
 pub(crate) fn body(delivery: &Delivery) -> String {
     String::from_utf8_lossy(&delivery.message().body).into_owned()
+}
+
+/// Returns the error message of a dead letter that a consumer made. It is also the stack: these letters
+/// have no other.
+pub(crate) fn reason_of(died: &FailureRecord) -> String {
+    assert_eq!(died.stack.as_deref(), Some(died.message.as_str()));
+    died.message.clone()
 }
 
 /// Runs a test to its end, or fails it after a timeout.

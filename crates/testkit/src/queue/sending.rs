@@ -6,7 +6,7 @@ use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::broker::{DeliveryDelay, OutgoingMessage};
 use sluicegate_queue::{DeliveryTime, Error, LeaseKind, Message, Options, Queue, QueueName};
 
-use super::{QueueBench, QueueSubject, body};
+use super::{QueueBench, QueueSubject, body, reason_of};
 
 pub async fn what_is_sent_is_received_as_it_was<S: QueueSubject>() {
     let bench = QueueBench::<S>::new().await;
@@ -289,7 +289,7 @@ pub async fn a_message_that_is_too_old_is_a_dead_letter<S: QueueSubject>() {
     while reason.is_none() {
         let all = sluicegate_queue::DeadLetterFilter::default();
         let listed = letters.list(&all, 1, |letter| {
-            reason = letter.failure().map(|died| died.message.clone());
+            reason = letter.failure().map(reason_of);
         });
         listed.await.expect("listed");
     }

@@ -7,7 +7,7 @@ use sluicegate_core::Span;
 use sluicegate_queue::broker::ConsumeOptions;
 use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Error, Message, QueueName, SearchCoverage};
 
-use super::{LEASE, QueueBench, QueueSubject, body, open};
+use super::{LEASE, QueueBench, QueueSubject, body, open, reason_of};
 
 pub async fn what_is_acknowledged_is_gone<S: QueueSubject>() {
     let bench = QueueBench::<S>::with_leases_that_end().await;
@@ -212,7 +212,7 @@ async fn first_reason<S: QueueSubject>(bench: &QueueBench<S>) -> String {
     loop {
         let (mut reason, all) = (None, DeadLetterFilter::default());
         let listed = letters.list(&all, 1, |letter| {
-            reason = letter.failure().map(|died| died.message.clone());
+            reason = letter.failure().map(reason_of);
         });
         listed.await.expect("listed");
         if let Some(reason) = reason {
@@ -328,7 +328,7 @@ async fn dies_after<S: QueueSubject>(redeliveries_max: u32) {
         }
         let all = sluicegate_queue::DeadLetterFilter::default();
         let listed = letters.list(&all, 1, |letter| {
-            reason = letter.failure().map(|died| died.message.clone());
+            reason = letter.failure().map(reason_of);
         });
         // A lease of a connection ends with it, and that of this call may be the same one.
         if let Err(error) = listed.await {

@@ -5,8 +5,10 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 use sluicegate_config::{NextPage, PageOptions};
 use sluicegate_queue::{JobId, Message};
+use sluicegate_template::{Root, ValueSource as _};
 
 use super::super::Job;
+use super::super::job_scope::JobScope;
 use super::link;
 
 /// Longest page name that is a part of a job id as it is; longer ones are hashed.
@@ -46,9 +48,17 @@ pub(super) fn next(
 /// Returns the message for a page.
 pub(super) fn message(job: &Job, options: &PageOptions, page: &Value) -> Result<Message, String> {
     let field = &options.field;
-    let body: Option<Value> = serde_json::from_slice(&job.message.body).ok();
-    let Some(Value::Object(mut body)) = body else {
-        return Err(format!("pages: the message is not a JSON object, which could take {field:?}"));
+    let scope = JobScope::new(job);
+    let mut body = match scope.body() {
+        Some(Value::Object(body)) => body.clone(),
+        None if scope.is_json() => {
+            let problem = scope.missing_because(Root::Message);
+            return Err(format!("pages: the message {problem}, so it can't take {field:?}"));
+        }
+        _ => {
+            let problem = "is not a JSON object, which could take";
+            return Err(format!("pages: the message {problem} {field:?}"));
+        }
     };
     let current = body.insert(field.clone(), page.clone());
     if current.is_some_and(|current| text(&current) == text(page)) {
@@ -61,6 +71,7 @@ pub(super) fn message(job: &Job, options: &PageOptions, page: &Value) -> Result<
             .with_priority(job.message.priority);
     next.kind.clone_from(&job.message.kind);
     next.headers.clone_from(&job.message.headers);
+    next.meta.max_attempts = job.message.meta.max_attempts;
     next.content_type = Some("application/json".to_owned());
     Ok(next)
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use sluicegate_config::{NextPage, ResponseCondition, ResultSource, StatusRanges, UsagePaths};
 use sluicegate_core::query::Cost;
 use sluicegate_core::{Money, Timestamp};
-use sluicegate_queue::Message;
+use sluicegate_queue::{Message, without_byte_order_mark};
 use sluicegate_template::JsonPath;
 use sluicegate_vendors::UpstreamResponse;
 use tracing::warn;
@@ -114,7 +114,9 @@ impl HttpHandler {
             Some(options) => {
                 let answer = match options.next {
                     NextPage::Link(_) => None,
-                    NextPage::Cursor(_) => serde_json::from_slice(said).ok(),
+                    NextPage::Cursor(_) => {
+                        serde_json::from_slice(without_byte_order_mark(said)).ok()
+                    }
                 };
                 pages::next(options, headers, answer.as_ref())
             }
@@ -147,7 +149,7 @@ impl HttpHandler {
         if !is_chat && *paths == UsagePaths::default() {
             return None;
         }
-        let answer: Value = serde_json::from_slice(said).ok()?;
+        let answer: Value = serde_json::from_slice(without_byte_order_mark(said)).ok()?;
         if let ResultSource::Chat(provider) = &self.options.result {
             return chat::usage(*provider, &answer);
         }
@@ -228,8 +230,8 @@ impl HttpHandler {
         if condition.is_none() && self.options.result == ResultSource::Whole {
             return Ok(whole());
         }
-        let answer: Value =
-            serde_json::from_slice(said).map_err(|_| transient("the response is not JSON"))?;
+        let answer: Value = serde_json::from_slice(without_byte_order_mark(said))
+            .map_err(|_| transient("the response is not JSON"))?;
         if let Some(condition) = condition.filter(|condition| !holds(condition, &answer)) {
             let message =
                 format!("{} of the response does not meet the success condition", condition.path);
