@@ -27,6 +27,8 @@ export interface SendOptions {
   priority?: number | undefined;
   /** Headers that travel with the message. */
   headers?: Readonly<Record<string, string>> | undefined;
+  /** Maximum number of attempts, 1 to 1000. It replaces `attempts` of the worker. */
+  maxAttempts?: number | undefined;
 }
 
 /** Options of `receive`. */
@@ -79,6 +81,8 @@ export interface Message {
   /** Number of earlier deliveries that were not settled, as far as the broker knows. */
   readonly redeliveries: number;
   readonly priority: number;
+  /** Maximum number of attempts, if the producer set one. It replaces `attempts` of a worker. */
+  readonly maxAttempts: number | undefined;
   readonly headers: Readonly<Record<string, string>>;
   readonly contentType: string | undefined;
   readonly sentAt: Date | undefined;
@@ -338,7 +342,7 @@ export class Queue {
     const error = failure instanceof Error ? failure : String(failure);
     const text = failure instanceof Error ? failure.message : String(failure);
     const failures = message.attempt + 1;
-    if (failure instanceof Reject || failures >= (options.attempts ?? 3)) {
+    if (failure instanceof Reject || failures >= (message.maxAttempts ?? options.attempts ?? 3)) {
       warn(`job ${message.job} of ${this.name} is a dead letter: ${text}`);
       return this.sendToDlq(message, error);
     }
@@ -389,6 +393,7 @@ function messageJson(body: unknown, options: SendOptions): Json {
   if (options.delayMs !== undefined) message.delay = span("delayMs", options.delayMs);
   if (options.priority !== undefined) message.priority = options.priority;
   if (options.headers !== undefined) message.headers = options.headers;
+  if (options.maxAttempts !== undefined) message.maxAttempts = options.maxAttempts;
   return message;
 }
 
@@ -405,6 +410,7 @@ function messageOf(answer: Json): Message {
     deferrals: answer.deferrals as number,
     redeliveries: answer.redeliveries as number,
     priority: answer.priority as number,
+    maxAttempts: answer.maxAttempts as number | undefined,
     headers: (answer.headers ?? {}) as Record<string, string>,
     contentType: answer.contentType as string | undefined,
     sentAt: answer.sentAt === undefined ? undefined : new Date(answer.sentAt as string),

@@ -108,12 +108,13 @@ def test_errors_name_what_is_wrong(queue: Any, queue_service: Service) -> None:
 
 def test_a_worker_deletes_retries_defers_rejects_and_keeps_leases(queue: Any) -> None:
     queue.send_batch(["done", "fails", "broken", "later", "slow"])
+    queue.send("fails once", max_attempts=1)
     seen: dict[str, int] = {}
 
     def handle(message: Message) -> None:
         body = message.text()
         seen[body] = seen.get(body, 0) + 1
-        if body == "fails":
+        if body.startswith("fails"):
             raise RuntimeError("always")
         if body == "broken":
             raise Reject("not valid")
@@ -122,10 +123,10 @@ def test_a_worker_deletes_retries_defers_rejects_and_keeps_leases(queue: Any) ->
         if body == "slow":
             time.sleep(2.5)  # Longer than its lease.
 
-    assert queue.work(handle, concurrency=3, lease=1, attempts=3, backoff=0.01, limit=8) == 8
-    assert seen == {"done": 1, "fails": 3, "broken": 1, "later": 2, "slow": 1}
+    assert queue.work(handle, concurrency=3, lease=1, attempts=3, backoff=0.01, limit=9) == 9
+    assert seen == {"done": 1, "fails": 3, "broken": 1, "later": 2, "slow": 1, "fails once": 1}
     depth = queue.depth()
-    assert (depth.ready, depth.in_flight, depth.dead_letters) == (0, 0, 2)
+    assert (depth.ready, depth.in_flight, depth.dead_letters) == (0, 0, 3)
 
 
 def test_a_worker_goes_on_when_the_service_is_killed_and_loses_nothing() -> None:

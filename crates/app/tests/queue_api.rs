@@ -158,6 +158,42 @@ fn failures_are_counted_and_dead_lettered_with_their_reason() {
     let listed = sluicegate().args(["dlq", "list", "jobs", "--config", config]).output();
     let listed = String::from_utf8(listed.expect("it ran").stdout).expect("text");
     assert!(listed.contains("no such repository"), "{listed}");
+
+    // Without a stack, the message is in its place.
+    ok(&service, "send", &json!({"body": {"n": 2}, "job": "j-2"}));
+    let other = receive(&service, json!({}));
+    let error = json!({"message": "no such page"});
+    ok(&service, "dead-letter", &json!({"handle": other["handle"], "error": error}));
+    let shown = sluicegate().args(["dlq", "show", "jobs", "j-2", "--config", config]).output();
+    let shown: Value = serde_json::from_slice(&shown.expect("it ran").stdout).expect("JSON");
+    assert_eq!(shown["died"]["stack"], "no such page", "{shown}");
+}
+
+#[test]
+fn a_message_keeps_its_maximum_of_attempts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = serve(folder.path(), "");
+    ok(&service, "send", &json!({"body": 1, "maxAttempts": 1}));
+    let batch = json!({"messages": [{"body": 2, "maxAttempts": 1000}, {"body": 3}]});
+    assert_eq!(ok(&service, "send-batch", &batch)["failed"], 0);
+    for expected in [json!(1), json!(1_000), Value::Null] {
+        let message = receive(&service, json!({}));
+        assert_eq!(message["maxAttempts"], expected, "{message}");
+        ok(&service, "ack", &handle(&message));
+    }
+}
+
+/// It suppressed the content type.
+#[test]
+fn json_with_a_byte_order_mark_is_json() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let service = serve(folder.path(), "");
+    ok(&service, "send", &json!({"text": "\u{feff}{}"}));
+    assert_eq!(receive(&service, json!({}))["contentType"], "application/json");
+    let config = service.config.to_str().expect("a path");
+    let send = ["queue", "send", "jobs", "\u{feff}{}", "--config", config];
+    assert!(sluicegate().args(send).output().expect("it ran").status.success());
+    assert_eq!(receive(&service, json!({}))["contentType"], "application/json");
 }
 
 #[test]
@@ -263,6 +299,8 @@ fn nonsense_is_refused_with_the_field_and_the_remedy() {
         ("send", json!({"body": 1, "job": "a\nb"}), 400, "job: invalid job id"),
         ("send", json!({"body": 1, "priority": 10}), 400, "priority: must be from 0 to 9"),
         ("send", json!({"body": 1, "priority": -1}), 400, "priority"),
+        ("send", json!({"body": 1, "maxAttempts": 0}), 400, "maxAttempts: must be from 1 to 1000"),
+        ("send", json!({"body": 1, "maxAttempts": 1_001}), 400, "maxAttempts: must be"),
         ("send", json!({"body": 1, "delay": "soon"}), 400, "delay"),
         ("send", json!({"body": 1, "delay": "15d"}), 400, "delay: must be from 0s to 14d"),
         ("send", json!({"body": 1, "notBefore": "tomorrow"}), 400, "notBefore: write a time"),

@@ -48,9 +48,11 @@ class AsyncQueue:
         delay: Optional[Seconds] = None,
         priority: int = 0,
         headers: Optional[Mapping[str, str]] = None,
+        max_attempts: Optional[int] = None,
     ) -> str:
         """Sends a message and returns its id: see `Queue.send`."""
-        return await run_async(self._flows.send(body, job, type, delay, priority, headers), self._transport.call)
+        flow = self._flows.send(body, job, type, delay, priority, headers, max_attempts)
+        return await run_async(flow, self._transport.call)
 
     async def send_batch(
         self, bodies: Iterable[Body], *, type: Optional[str] = None, delay: Optional[Seconds] = None

@@ -59,13 +59,15 @@ class Queue:
         delay: Optional[Seconds] = None,
         priority: int = 0,
         headers: Optional[Mapping[str, str]] = None,
+        max_attempts: Optional[int] = None,
     ) -> str:
         """Sends a message and returns its id. When it returns, the message survives a crash of the broker.
 
         Bytes and text are sent as they are, everything else as JSON. A second message with the same ``job`` is
-        recognised by consumers as the same job.
+        recognised by consumers as the same job. ``max_attempts`` replaces ``attempts`` of the worker.
         """
-        return run_sync(self._flows.send(body, job, type, delay, priority, headers), self._transport.call)
+        flow = self._flows.send(body, job, type, delay, priority, headers, max_attempts)
+        return run_sync(flow, self._transport.call)
 
     def send_batch(self, bodies: Iterable[Body], *, type: Optional[str] = None, delay: Optional[Seconds] = None) -> List[str]:
         """Sends messages and returns their ids."""

@@ -51,6 +51,8 @@ class Message:
     #: Number of earlier deliveries that were not settled, as far as the broker knows.
     redeliveries: int
     priority: int
+    #: Maximum number of attempts, if the producer set one. It replaces ``attempts`` of a worker.
+    max_attempts: Optional[int]
     headers: Mapping[str, str]
     content_type: Optional[str]
     sent_at: Optional[datetime]
@@ -121,16 +123,17 @@ class QueueFlows:
         delay: Optional[Seconds],
         priority: int,
         headers: Optional[Mapping[str, str]],
+        max_attempts: Optional[int],
     ) -> Flow[str]:
         """Sends a message and returns its id."""
-        message = message_json(body, job, type, delay, priority, headers)
+        message = message_json(body, job, type, delay, priority, headers, max_attempts)
         # Without a job id, a message that is sent twice could not be recognised.
         answer = yield from self._post("/send", message, idempotent=job is not None)
         return str(answer["id"])
 
     def send_batch(self, bodies: Iterable[Body], type: Optional[str], delay: Optional[Seconds]) -> Flow[List[str]]:
         """Sends messages and returns their ids."""
-        messages = [message_json(body, None, type, delay, 0, None) for body in bodies]
+        messages = [message_json(body, None, type, delay, 0, None, None) for body in bodies]
         ids: List[str] = []
         for start in range(0, len(messages), _BATCH_MAX):
             part = {"messages": messages[start : start + _BATCH_MAX]}
@@ -179,7 +182,8 @@ class QueueFlows:
             yield from self.settle("defer", message, delay=span(error.delay))
             return
         failures = message.attempt + 1
-        if isinstance(error, Reject) or failures >= rules.attempts:
+        attempts = rules.attempts if message.max_attempts is None else message.max_attempts
+        if isinstance(error, Reject) or failures >= attempts:
             log.warning("job %s of %s is a dead letter: %s", message.job, self.name, error)
             yield from self.settle("dead-letter", message, error=error_json(error))
             return
@@ -223,6 +227,7 @@ def message_json(
     delay: Optional[Seconds],
     priority: int,
     headers: Optional[Mapping[str, str]],
+    max_attempts: Optional[int],
 ) -> Dict[str, Any]:
     """Returns the JSON object of a message to send."""
     message: Dict[str, Any] = {}
@@ -242,6 +247,8 @@ def message_json(
         message["priority"] = priority
     if headers:
         message["headers"] = dict(headers)
+    if max_attempts is not None:
+        message["maxAttempts"] = max_attempts
     return message
 
 
@@ -279,6 +286,7 @@ def _message(answer: Mapping[str, Any]) -> Message:
         deferrals=answer["deferrals"],
         redeliveries=answer["redeliveries"],
         priority=answer["priority"],
+        max_attempts=answer.get("maxAttempts"),
         headers=answer.get("headers") or {},
         content_type=answer.get("contentType"),
         sent_at=None if sent_at is None else parse_time(sent_at),

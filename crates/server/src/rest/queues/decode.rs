@@ -10,7 +10,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use sluicegate_core::{Span, Timestamp};
 use sluicegate_queue::remote::{ReceiveRequest, RemoteQueues};
-use sluicegate_queue::{DeadLetterReason, DeliveryTime, JobId, Message, Queue};
+use sluicegate_queue::{
+    DeadLetterReason, DeliveryTime, JobId, Message, Queue, without_byte_order_mark,
+};
 
 use crate::request::WholeNumber;
 use crate::rest::Problem;
@@ -21,6 +23,8 @@ const NAME_BYTES_MAX: usize = 256;
 const BATCH_MAX: usize = 500;
 /// Maximum number of messages that one call receives.
 const RECEIVE_MAX: usize = 100;
+/// Maximum of the attempts of a message, as in `sluicegate queue send`.
+const ATTEMPTS_MAX: u32 = 1_000;
 /// Maximum number of headers of a message.
 const HEADERS_MAX: usize = 50;
 /// Maximum time that a receive waits.
@@ -61,6 +65,8 @@ pub(super) struct SendBody {
     kind: Option<String>,
     /// Priority from 0 to 9.
     priority: Option<WholeNumber>,
+    /// Maximum number of attempts, instead of that of the worker.
+    max_attempts: Option<WholeNumber>,
     content_type: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
@@ -81,6 +87,7 @@ pub(super) struct OutgoingPart {
     job: Option<JobId>,
     kind: Option<String>,
     priority: u8,
+    max_attempts: Option<u32>,
     content_type: Option<String>,
     headers: BTreeMap<String, String>,
     when: DeliveryTime,
@@ -108,6 +115,11 @@ impl SendBody {
         if priority > Message::PRIORITY_MAX {
             return Err(Problem::field("priority", "must be from 0 to 9"));
         }
+        let max_attempts = self.max_attempts.map(|it| u32::try_from(it.0).unwrap_or(u32::MAX));
+        if max_attempts.is_some_and(|max| !(1..=ATTEMPTS_MAX).contains(&max)) {
+            let right = format!("must be from 1 to {ATTEMPTS_MAX}");
+            return Err(Problem::field("maxAttempts", right));
+        }
         for (field, text) in [("type", &self.kind), ("contentType", &self.content_type)] {
             if let Some(text) = text {
                 check_text(field, text)?;
@@ -127,7 +139,7 @@ impl SendBody {
             }
         }
         let (kind, content_type, headers) = (self.kind, self.content_type, self.headers);
-        Ok(OutgoingPart { body, job, kind, priority, content_type, headers, when })
+        Ok(OutgoingPart { body, job, kind, priority, max_attempts, content_type, headers, when })
     }
 }
 
@@ -146,8 +158,10 @@ impl OutgoingPart {
         let mut message = Message::of_job(job, self.body).with_priority(self.priority);
         message.kind = self.kind.or_else(|| queue.type_in(&message.body));
         message.headers = self.headers;
+        message.meta.max_attempts = self.max_attempts;
         message.content_type = self.content_type.or_else(|| {
-            let is_json = serde_json::from_slice::<IgnoredAny>(&message.body).is_ok();
+            let json = without_byte_order_mark(&message.body);
+            let is_json = serde_json::from_slice::<IgnoredAny>(json).is_ok();
             is_json.then(|| "application/json".to_owned())
         });
         (message, self.when)

@@ -33,6 +33,8 @@ struct MessageAnswer<'m> {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'m str>,
     attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
     deferrals: u32,
     redeliveries: u32,
     priority: u8,
@@ -66,6 +68,7 @@ fn message(leased: &LeasedMessage, always_base64: bool) -> MessageAnswer<'_> {
         job: meta.job.as_str(),
         kind: message.kind.as_deref(),
         attempt: meta.attempt,
+        max_attempts: meta.max_attempts,
         deferrals: meta.deferrals,
         redeliveries: *redeliveries,
         priority: message.priority,
