@@ -220,7 +220,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "rabbitmq",
         proves: "RabbitMQ keeps every promise of a queue, classic and quorum, and loses nothing",
-        tests: Programs(&["queue/rabbitmq --test-threads=8"]),
+        tests: Programs(&["queue/rabbitmq --test-threads=8", "queue/backlog_rabbitmq"]),
         needs: &[&services::RABBITMQ],
         python: None,
     },

@@ -105,11 +105,14 @@ fn three_replicas_keep_the_contract_of_a_vendor() {
     assert_eq!(again, "the same with Redis 10 ms away:");
     for (answered, seen) in [(answered, seen), (answered_again, seen_again)] {
         assert_eq!(answered, "100 200", "all are answered");
-        // At most 25 a second on an idle machine; tests/gateway has the proof.
         let words = seen.strip_prefix("the vendor received 100 in ");
-        let words = words.and_then(|seen| seen.split_once(" s, "));
-        let seconds: f64 = words.and_then(|(seconds, _)| seconds.parse().ok()).expect(seen);
+        let words = words.and_then(|seen| seen.split_once(" s, at most "));
+        let (seconds, most) = words.expect(seen);
+        let seconds: f64 = seconds.parse().expect(seen);
+        let most = most.strip_suffix(" in any 1.000 s").and_then(|most| most.parse().ok());
         assert!(seconds >= 2.9, "{seen}");
+        // Requests take different times to the vendor on a busy machine; tests/gateway has the proof.
+        assert!(most.is_some_and(|most: u32| most <= 26), "{seen}");
     }
     assert!(logged.contains("ingestion_proxy_request"), "{logged}");
 }

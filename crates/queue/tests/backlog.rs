@@ -3,11 +3,15 @@
 //! 100,000 messages by default, and a million with `SLUICEGATE_LONG`. In a test program of its own,
 //! because it measures the memory of its process.
 
+mod common;
+
 use std::sync::Arc;
 
 use sluicegate_queue::{DeliveryTime, Embedded, Message, Options, Queue};
 use sluicegate_testkit::long;
 use sluicegate_testkit::queue::run;
+
+use common::resident_kb;
 
 /// Number of messages in one call.
 const BATCH: usize = 1_000;
@@ -59,10 +63,4 @@ fn a_backlog_of_any_length_needs_the_same_memory() {
         let grown = resident_kb().saturating_sub(before);
         assert!(grown < GROWTH_MAX_KB, "{grown} KB more for {messages} messages");
     });
-}
-
-fn resident_kb() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }

@@ -2,7 +2,7 @@
 //! workers are killed while they crawl.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -14,13 +14,10 @@ use sluicegate_core::Span;
 use sluicegate_queue::{Options, Queue, ServiceBus, servicebus};
 use sluicegate_testkit::eventually_get;
 use sluicegate_testkit::ports::free_port;
-use sluicegate_testkit::pubsub::PubSubServer;
-use sluicegate_testkit::redis::{RedisServer, Version};
-use sluicegate_testkit::servicebus::ServiceBusServer;
-use sluicegate_testkit::sqs::SqsServer;
 use tokio::runtime::Runtime;
 
-use crate::common::{RunningService, sluicegate};
+use crate::example::{self, Example, ExampleSetup};
+pub(crate) use crate::example::{pubsub, sqs};
 
 /// Number of repositories: two pages. `tests/dispatch/crawling.rs` crawls 600 on the embedded queue and on
 /// RabbitMQ; the test servers of the clouds are slower by an order of magnitude.
@@ -31,58 +28,14 @@ const KILLS: usize = 4;
 /// Queues of the example.
 const QUEUES: [&str; 4] = ["crawl-org", "crawl-repo", "generate-doc", "documents"];
 
-/// A broker and the variables that select it.
-pub(crate) struct CrawlerSetup {
-    variables: Vec<(&'static str, String)>,
-    redis: RedisServer,
-    _server: Box<dyn std::any::Any>,
-}
-
-impl CrawlerSetup {
-    fn new(server: impl std::any::Any, variables: &[(&'static str, &str)]) -> Self {
-        let variables = variables.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        let redis = RedisServer::start(Version::System, &[]);
-        Self { variables: variables.collect(), redis, _server: Box::new(server) }
-    }
-
-    /// Returns the variables of all processes.
-    fn environment(&self, github: &str) -> Vec<(&'static str, PathBuf)> {
-        let own = self.variables.iter().map(|(name, value)| (*name, value.clone()));
-        let redis = format!("redis://127.0.0.1:{}", self.redis.port);
-        let all = [
-            ("STORE", "redis".to_owned()),
-            ("REDIS_URL", redis),
-            ("GITHUB_URL", github.to_owned()),
-            ("ADMIN_PORT", "0".to_owned()),
-            ("HTTP_PORT", "0".to_owned()),
-            ("GRPC_PORT", "0".to_owned()),
-        ];
-        own.chain(all).map(|(name, value)| (name, value.into())).collect()
-    }
-}
-
-/// Pub/Sub: the emulator variable of Google's own tools.
-pub(crate) fn pubsub(_: &str) -> CrawlerSetup {
-    let server = PubSubServer::start();
-    let host = format!("127.0.0.1:{}", server.port);
-    CrawlerSetup::new(
-        server,
-        &[
-            ("QUEUE", "pubsub"),
-            ("PUBSUB_EMULATOR_HOST", &host),
-            ("GOOGLE_CLOUD_PROJECT", "tests"),
-            ("VISIBILITY", "10s"),
-        ],
-    )
-}
-
 /// Service Bus: its queues have short locks, so that the messages of a killed worker come soon.
-pub(crate) fn servicebus(_: &str) -> CrawlerSetup {
-    let server = ServiceBusServer::start();
-    let (connection_string, admin_url) = (server.connection_string(), server.admin_url());
-    let options = servicebus::Options::from_connection_string(&connection_string);
+pub(crate) fn servicebus(name: &str) -> ExampleSetup {
+    let setup = example::servicebus(name);
+    let connection_string = setup.variable("SERVICEBUS_CONNECTION_STRING");
+    let options = servicebus::Options::from_connection_string(connection_string);
     let mut options = options.expect("a complete string");
-    (options.admin_url, options.lock) = (Some(admin_url.clone()), Span::from_secs(5));
+    options.admin_url = Some(setup.variable("SERVICEBUS_ADMIN_URL").to_owned());
+    options.lock = Span::from_secs(5);
     Runtime::new().expect("a runtime").block_on(async {
         let broker = Arc::new(ServiceBus::new(options).expect("valid options"));
         for queue in QUEUES {
@@ -91,36 +44,12 @@ pub(crate) fn servicebus(_: &str) -> CrawlerSetup {
             Queue::new(broker.clone(), queue, options).create().await.expect("created");
         }
     });
-    CrawlerSetup::new(
-        server,
-        &[
-            ("QUEUE", "servicebus"),
-            ("SERVICEBUS_CONNECTION_STRING", &connection_string),
-            ("SERVICEBUS_ADMIN_URL", &admin_url),
-            ("VISIBILITY", "5s"),
-        ],
-    )
-}
-
-pub(crate) fn sqs(_: &str) -> CrawlerSetup {
-    let server = SqsServer::moto();
-    let endpoint = format!("http://127.0.0.1:{}", server.port);
-    CrawlerSetup::new(
-        server,
-        &[
-            ("QUEUE", "sqs"),
-            ("SQS_ENDPOINT", &endpoint),
-            ("AWS_REGION", "us-east-1"),
-            ("AWS_ACCESS_KEY_ID", "test"),
-            ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("VISIBILITY", "5s"),
-        ],
-    )
+    setup
 }
 
 /// D7: a message for the organisation fans out to a document for every repository, although workers are
 /// killed. Workers pause together before GitHub refuses a call.
-pub(crate) fn the_example_crawls_every_repository(setup: &CrawlerSetup) {
+pub(crate) fn the_example_crawls_every_repository(setup: &ExampleSetup) {
     let runtime = Runtime::new().expect("a runtime");
     let github = GitHub {
         repositories: REPOSITORIES,
@@ -130,24 +59,14 @@ pub(crate) fn the_example_crawls_every_repository(setup: &CrawlerSetup) {
     };
     let (router, record) = github.router();
     let (address, _) = runtime.block_on(simulators::serve(0, router)).expect("a port");
-    let environment = setup.environment(&format!("http://{address}"));
-    let config =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/crawler-queue/sluicegate.yaml");
-    let run = |arguments: &[&str]| {
-        let mut command: Command = sluicegate();
-        command.envs(environment.iter().map(|(name, value)| (*name, value)));
-        let output = command.args(arguments).arg("--config").arg(&config).output();
-        let output = output.expect("it ran");
-        let [out, err] = [output.stdout, output.stderr].map(String::from_utf8);
-        (output.status.code(), out.expect("text"), err.expect("text"))
-    };
+    let url = format!("http://{address}");
+    let environment = setup.environment(&[("GITHUB_URL", url.as_str())]);
+    let example = Example::new("crawler-queue", environment);
     let message = r#"{"type": "crawl_org", "org": "acme"}"#;
-    let (code, _, err) = run(&["queue", "send", "crawl-org", message, "--create"]);
+    let (code, _, err) = example.run(&["queue", "send", "crawl-org", message, "--create"]);
     assert_eq!(code, Some(0), "{err}");
 
-    let variables: Vec<_> =
-        environment.iter().map(|(name, value)| (*name, value.as_path())).collect();
-    let worker = || RunningService::spawn(&config, &variables, &["--create", "--only", "worker"]);
+    let worker = || example.start("worker");
     let mut workers = [worker(), worker()];
     let (_nobody, moment) = sync_channel::<()>(1);
     for number in 0..KILLS {
@@ -162,12 +81,13 @@ pub(crate) fn the_example_crawls_every_repository(setup: &CrawlerSetup) {
         if jobs > REPOSITORIES { Ok(()) } else { Err(jobs) }
     });
     eventually_get(|| {
-        let (_, lines, err) = run(&["queue", "peek", "documents", "--max", "10000"]);
+        let (_, lines, err) = example.run(&["queue", "peek", "documents", "--max", "10000"]);
         let documented: BTreeSet<_> = lines.lines().map(repository).collect();
         if documented == expected { Ok(()) } else { Err((documented.len(), err)) }
     });
     for queue in QUEUES {
-        assert_eq!(run(&["dlq", "list", queue, "--json"]).1, "", "{queue} has dead letters");
+        let (_, letters, _) = example.run(&["dlq", "list", queue, "--json"]);
+        assert_eq!(letters, "", "{queue} has dead letters");
     }
     let report = record.report(WINDOW);
     assert_eq!((report.refused, report.failed), (0, 0), "{report:?}");
@@ -175,7 +95,7 @@ pub(crate) fn the_example_crawls_every_repository(setup: &CrawlerSetup) {
 
 /// The script of the example with a broker of the user's choice, until all queues are empty. It sends
 /// the token of the user.
-pub(crate) fn the_script_crawls_an_organisation(setup: &CrawlerSetup) {
+pub(crate) fn the_script_crawls_an_organisation(setup: &ExampleSetup) {
     const ORGANISATION_SIZE: usize = 120;
     let runtime = Runtime::new().expect("a runtime");
     let github = GitHub {
@@ -189,7 +109,8 @@ pub(crate) fn the_script_crawls_an_organisation(setup: &CrawlerSetup) {
     let script =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/crawler-queue/crawl.sh");
     let mut command = Command::new(script);
-    command.envs(setup.environment(&format!("http://{address}")));
+    let url = format!("http://{address}");
+    command.envs(setup.environment(&[("GITHUB_URL", url.as_str())]));
     command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     command.env("SLUICEGATE", env!("CARGO_BIN_EXE_sluicegate")).env("ORG", "umbrella");
     command.env("GITHUB_TOKEN", "token-of-the-test").env("ADMIN_PORT", free_port().to_string());

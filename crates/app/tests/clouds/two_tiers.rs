@@ -106,20 +106,21 @@ workers:
     )
 }
 
-/// Receives and acknowledges messages until those of all jobs have come. Returns how often each job
-/// came.
-fn receive_all(
+/// Receives and acknowledges messages until those of this many jobs have come. Returns how often each
+/// job came.
+pub(crate) fn receive_all(
     setup: &TestSetup,
     queue: &str,
+    jobs: usize,
     mut seen: impl FnMut(&Message),
 ) -> BTreeMap<String, usize> {
     let queue = setup.queue(queue);
     setup.runtime.block_on(async {
         let mut times: BTreeMap<String, usize> = BTreeMap::new();
         let mut consumer = queue.consume(100).await.expect("a consumer");
-        while times.len() < JOBS {
+        while times.len() < jobs {
             let received = tokio::time::timeout(PATIENCE, consumer.receive(100)).await;
-            let received = received.unwrap_or_else(|_| panic!("{} of {JOBS} came", times.len()));
+            let received = received.unwrap_or_else(|_| panic!("{} of {jobs} came", times.len()));
             for delivery in received.expect("received") {
                 seen(delivery.message());
                 *times.entry(delivery.message().meta.job.to_string()).or_default() += 1;
@@ -143,7 +144,7 @@ pub(crate) fn half_goes_at_once_and_half_after_the_delay(setup: &TestSetup) {
     let counted = || ["checked", "allowed", "delayed"].map(dispatched);
     eventually_is(counted, [JOBS as u64, LIMIT as u64, (JOBS - LIMIT) as u64]);
     let [mut at_once, mut later] = [BTreeSet::new(), BTreeSet::new()];
-    let times = receive_all(setup, "gemini", |message| {
+    let times = receive_all(setup, "gemini", JOBS, |message| {
         let job = message.meta.job.to_string();
         match message.meta.not_before {
             None => at_once.insert(job),
@@ -195,7 +196,7 @@ fn all_succeeded(setup: &TestSetup, running: RunningService, record: &Record) {
     assert_eq!(worked(&running, "gemini", "failed"), 0);
     assert_eq!(worked(&running, "gemini", "dead"), 0);
     setup.each_was_called_once(JOBS, record);
-    let results = receive_all(setup, "results", |_| {});
+    let results = receive_all(setup, "results", JOBS, |_| {});
     assert_eq!(results.into_keys().collect::<BTreeSet<_>>(), setup.jobs(JOBS));
     for queue in ["gemini", "raw"] {
         assert_eq!(setup.dead_jobs(queue), BTreeSet::new(), "{queue}");

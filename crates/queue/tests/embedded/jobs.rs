@@ -1,9 +1,9 @@
-//! Messages of one job: cancelled, and sent once; and shares of low priorities.
+//! Messages of one job: cancelled, sent once, and found; and shares of low priorities.
 
 use std::sync::Arc;
 
 use sluicegate_core::{Span, Timestamp};
-use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue};
+use sluicegate_queue::{DeliveryTime, Embedded, JobId, Message, Options, Queue, SearchCoverage};
 use sluicegate_testkit::ManualClock;
 use sluicegate_testkit::queue::run;
 
@@ -68,6 +68,23 @@ fn a_job_is_sent_once_within_the_window() {
             let delivery = consumer.receive_one().await.expect("received");
             delivery.retry(DeliveryTime::Now).await.expect("retried");
             assert_eq!(ready().await, 1);
+        },
+    );
+}
+
+/// Messages are read in pages of 500.
+#[test]
+fn a_job_behind_the_first_page_is_found() {
+    with_queue(
+        |_| {},
+        async |queue, _| {
+            let others = (0..1_100).map(|number| (job(&format!("j-{number}")), DeliveryTime::Now));
+            for sent in queue.send_batch(others.collect()).await {
+                sent.expect("sent");
+            }
+            let mut found = Vec::new();
+            let coverage = queue.find("j-1099", |message| found.push(message)).await;
+            assert_eq!((coverage, found.len()), (Ok(SearchCoverage::Whole), 1));
         },
     );
 }

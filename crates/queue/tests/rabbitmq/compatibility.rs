@@ -5,7 +5,9 @@ use std::sync::Arc;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use sluicegate_queue::{DeadLetterFilter, DeadLetterReason, DeliveryTime, Message, Options, Queue};
+use sluicegate_queue::{
+    DeadLetterFilter, DeadLetterReason, DeliveryTime, Message, Options, Queue, SearchCoverage,
+};
 use sluicegate_testkit::queue::run;
 
 use crate::support::{broker, calm};
@@ -142,5 +144,18 @@ fn a_dropped_consumer_requeues_its_messages() {
         }
         held.ack().await.expect("its channel is still open");
         assert_eq!(queue.depth().await.expect("a depth").ready, 0);
+    });
+}
+
+/// A search holds at most 64 MiB at once.
+#[test]
+fn a_search_of_a_queue_that_is_too_large_says_so() {
+    run(async {
+        let queue = Queue::new(Arc::new(broker()), "too-large-to-search", Options::default());
+        queue.create().await.expect("created");
+        for _ in 0..5 {
+            queue.send(Message::new(vec![b'x'; 14 << 20])).await.expect("sent");
+        }
+        assert_eq!(queue.find("none of them", |_| {}).await, Ok(SearchCoverage::Part));
     });
 }

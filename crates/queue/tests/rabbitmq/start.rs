@@ -6,6 +6,7 @@ use sluicegate_queue::rabbitmq::Options as Rabbit;
 use sluicegate_queue::{Error, Message, Options, Queue, RabbitMq};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::queue::run;
+use sluicegate_testkit::rabbitmq::RabbitServer;
 
 use crate::support::{PATIENCE, calm};
 
@@ -74,5 +75,58 @@ fn a_black_hole_is_an_error_in_time_and_not_a_loss() {
             bodies.push(delivery.message().body.to_vec());
             delivery.ack().await.expect("acknowledged");
         }
+    });
+}
+
+/// Calls a function of Erlang's `sys` on the process of the queue `stuck`.
+fn on_queue_process(node: &RabbitServer, function: &str) {
+    node.ctl(&[
+        "eval",
+        &format!(
+            r#"{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"stuck">>)),
+               ok = sys:{function}(amqqueue:get_pid(Q))."#
+        ),
+    ]);
+}
+
+/// Each queue that messages are published to has a channel of its own. One that does not answer is
+/// opened anew.
+#[test]
+fn a_queue_that_does_not_answer_blocks_no_other_and_is_used_again() {
+    let node = RabbitServer::start();
+    run(async {
+        let broker = RabbitMq::connect(Rabbit::new(node.url())).await.expect("connected");
+        let broker = Arc::new(broker);
+        let queues =
+            ["stuck", "other"].map(|name| Queue::new(broker.clone(), name, Options::default()));
+        for queue in &queues {
+            queue.create().await.expect("created");
+            queue.send(Message::new("before")).await.expect("sent");
+        }
+        let [stuck, other] = &queues;
+        on_queue_process(&node, "suspend");
+        let mut sending = Box::pin(stuck.send(Message::new("unanswered")));
+        for _ in 0..20 {
+            tokio::select! {
+                biased;
+                sent = &mut sending => panic!("a queue that does not answer: {sent:?}"),
+                sent = other.send(Message::new("meanwhile")) => drop(sent.expect("sent")),
+            }
+        }
+        let sent = tokio::time::timeout(PATIENCE, sending).await.expect("in time");
+        let error = sent.expect_err("no answer");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        on_queue_process(&node, "resume");
+        while stuck.send(Message::new("after")).await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let mut consumer = stuck.consume(1).await.expect("a consumer");
+        let mut bodies = Vec::new();
+        while !bodies.contains(&"after".as_bytes().to_vec()) {
+            let delivery = consumer.receive_one().await.expect("received");
+            bodies.push(delivery.message().body.to_vec());
+            delivery.ack().await.expect("acknowledged");
+        }
+        assert_eq!(bodies[0], "before".as_bytes());
     });
 }
