@@ -103,16 +103,20 @@ impl LaneOptions {
     }
 
     /// Returns the number of pending turns at or below which the lane books its next run of turns,
-    /// or `None` if it books turns one by one.
+    /// or `None` if it books turns one by one. Other replicas had booked `others` turns when they last
+    /// reported.
     ///
     /// If a token bucket has less room than the slack, the slack is lost each time that turns
     /// change from one replica to another. So the lane books a whole run of turns at once, about
-    /// two leads before the last run is used up.
-    fn book_again_at(&self, pacing: Pacing) -> Option<usize> {
+    /// two leads before all booked turns are used up. Its next run starts behind the turns of the others:
+    /// the more they have booked, the later it books, and the longer its run is.
+    fn book_again_at(&self, pacing: Pacing, others: u64) -> Option<usize> {
         self.room.filter(|room| *room < pacing.slack)?;
-        let during = (pacing.lead + pacing.lead).as_micros();
-        let turns = during.div_ceil(self.interval.as_micros().max(1));
-        Some(usize::try_from(turns).unwrap_or(usize::MAX).max(1))
+        let turns_in = |span: Span| span.as_micros().div_ceil(self.interval.as_micros().max(1));
+        // Some of them have been used since.
+        let others = others.saturating_sub(turns_in(exchange::EVERY + pacing.lead));
+        let left = turns_in(pacing.lead + pacing.lead).max(1).saturating_sub(others);
+        Some(usize::try_from(left).unwrap_or(usize::MAX))
     }
 }
 
@@ -583,7 +587,7 @@ impl<W: PacedWork> State<W> {
                 let _ = quit.send(());
             }
         }
-        let until = match self.options.book_again_at(pacing) {
+        let until = match self.options.book_again_at(pacing, self.queue.others().booked()) {
             None => self.queue.own_turns(ahead),
             Some(few) if active > few => active,
             Some(_) => wanted,

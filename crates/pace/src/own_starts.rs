@@ -122,18 +122,18 @@ impl OwnStart {
     /// if there are none.
     pub(crate) fn tight_interval(&self) -> Span {
         let tight = self.charges.iter().filter(|charge| charge.is_tight());
-        tight.map(|charge| charge.drained_in(charge.take)).max().unwrap_or_default()
+        tight.map(BucketCharge::interval).max().unwrap_or_default()
     }
 }
 
 impl BucketCharge {
     fn is_tight(&self) -> bool {
-        let rest = self.quota.capacity().saturating_sub(self.take);
-        self.drained_in(rest) < TIMER_LATE.into()
+        self.quota.room(self.take) < TIMER_LATE.into()
     }
 
-    fn drained_in(&self, amount: u64) -> Span {
-        let grains = u128::from(amount / self.quota.grain());
+    /// Returns the time in which the work drains.
+    fn interval(&self) -> Span {
+        let grains = u128::from(self.take / self.quota.grain());
         let nanos = grains * u128::from(self.quota.drain_ns());
         Span::from_micros(u64::try_from(nanos / 1_000).unwrap_or(u64::MAX))
     }

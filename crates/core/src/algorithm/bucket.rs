@@ -76,6 +76,13 @@ impl BucketQuota {
     fn cost_ns(self, amount: u64) -> u128 {
         u128::from(amount.div_ceil(self.grain)) * u128::from(self.drain_ns)
     }
+
+    /// Returns the time by which work of this amount may start late without delaying the next: the
+    /// time in which the rest of the capacity drains.
+    pub fn room(self, amount: u64) -> Span {
+        let nanos = self.cost_ns(self.capacity).saturating_sub(self.cost_ns(amount));
+        Span::from_micros(u64::try_from(nanos / 1_000).unwrap_or(u64::MAX))
+    }
 }
 
 /// State of a token bucket.
