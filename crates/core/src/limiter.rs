@@ -148,7 +148,7 @@ impl<S: Store> Limiter<S> {
             Some(fallback) => {
                 // Before the caller gets the answer, because it may settle at once.
                 self.fallback_records.note_admission(plan, fallback.clock.now());
-                self.decide_alone(plan, &fallback.store, FallbackMode::Acquire).await
+                Box::pin(self.decide_alone(plan, &fallback.store, FallbackMode::Acquire)).await
             }
         };
         let admitted = verdict.as_ref().is_ok_and(|verdict| verdict.decision.is_allowed());
@@ -162,7 +162,7 @@ impl<S: Store> Limiter<S> {
     pub async fn peek(&self, plan: &Plan<'_>) -> Result<Verdict, Error> {
         match (self.store.peek(plan).await, &self.fallback) {
             (Err(Error::Unavailable(_)), Some(fallback)) => {
-                self.decide_alone(plan, &fallback.store, FallbackMode::Peek).await
+                Box::pin(self.decide_alone(plan, &fallback.store, FallbackMode::Peek)).await
             }
             (answer, _) => answer.map(Verdict::of_store),
         }
@@ -255,7 +255,8 @@ impl<S: Store> Limiter<S> {
         Some(answer)
     }
 
-    /// Decides by the outage policy; the fallback counts this node's share.
+    /// Decides by the outage policy; the fallback counts this node's share. Boxed by its callers, because
+    /// it is large and seldom runs.
     async fn decide_alone(
         &self,
         plan: &Plan<'_>,

@@ -37,7 +37,7 @@ impl Gateway {
             return pass;
         }
         // A request that may wait also waits a moment for the store to come back.
-        let (mut common, owes_common) = match Box::pin(check.check_common(&self.service)).await {
+        let (mut common, owes_common) = match check.check_common(&self.service).await {
             Err(Refusal::StoreUnavailable) if !route.lane.is_out() => (None, true),
             common => (common?, false),
         };
@@ -80,26 +80,40 @@ impl Gateway {
         let waited = waited?;
         line.waited = waited.took;
         if owes_common {
-            common = Box::pin(check.check_common(&self.service)).await?;
+            common = check.check_common(&self.service).await?;
         }
         let pass = waited.admission.within(waited.window).waiting_since(since);
         Ok(joined(pass, common))
     }
 
-    /// Waits until a request may be sent. If the request misses its turn, it gets another one.
+    /// Returns true if a request is sent now: it is not paced, or its turn has come.
+    pub(crate) fn starts_now(&self, route: &Route, pass: &Pass, line: &mut LogLine) -> bool {
+        if !pass.is_paced() {
+            return true;
+        }
+        let late = pass.opened_now();
+        if let Some(late) = late {
+            self.started(route, pass, late, line);
+        }
+        late.is_some()
+    }
+
+    /// Records that a paced request is sent, this long after its turn has come.
+    fn started(&self, route: &Route, pass: &Pass, late: Span, line: &mut LogLine) {
+        route.lane.pacer().round_trips().started_after(late);
+        line.waited = self.service.now().since(pass.waits_since());
+    }
+
+    /// Waits until a paced request may be sent. If the request misses its turn, it gets another one.
     pub(crate) async fn until_turn(
         &self,
         route: &Route,
         mut pass: Pass,
         line: &mut LogLine,
     ) -> Result<Pass, Refusal> {
-        if !pass.is_paced() {
-            return Ok(pass);
-        }
         loop {
             if let Some(late) = pass.opened().await {
-                route.lane.pacer().round_trips().started_after(late);
-                line.waited = self.service.now().since(pass.waits_since());
+                self.started(route, &pass, late, line);
                 return Ok(pass);
             }
             route.lane.pacer().round_trips().started_after(pass.late());

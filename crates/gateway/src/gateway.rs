@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -266,16 +267,8 @@ impl Gateway {
                 headers: &parts.headers,
             };
             let late_pass = missed.take();
-            let admission = async {
-                match late_pass {
-                    None => self.admit(route, &check, &mut body, line).await,
-                    Some(pass) => Box::pin(self.next_turn(route, pass, line)).await,
-                }
-            };
-            let pass = match &mut held {
-                Some(held) => held.during(admission).await?,
-                None => admission.await?,
-            };
+            let held_now = held.as_mut();
+            let pass = self.pass(route, &check, held_now, late_pass, &mut body, line).await?;
             (line.allowed, line.remaining) = (true, pass.remaining);
             line.store_up = pass.outage.is_none();
 
@@ -351,6 +344,31 @@ impl Gateway {
         }
     }
 
+    /// Returns a pass for a request: the first one, or another one instead of `missed`.
+    async fn pass<B>(
+        &self,
+        route: &Route,
+        check: &LimitCheck<'_>,
+        held: Option<&mut HeldConnection<'_>>,
+        missed: Option<Pass>,
+        body: &mut BufferedBody<B>,
+        line: &mut LogLine,
+    ) -> Result<Pass, Refusal>
+    where
+        B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Unpin,
+    {
+        let admission = pin!(async {
+            match missed {
+                None => self.admit(route, check, body, line).await,
+                Some(pass) => Box::pin(self.next_turn(route, pass, line)).await,
+            }
+        });
+        match held {
+            Some(held) => held.during(admission).await,
+            None => admission.await,
+        }
+    }
+
     /// Checks out a connection for a request that may go at once. A request that has to wait is
     /// announced to the connection pool instead.
     async fn connect_first<'r>(
@@ -411,7 +429,9 @@ impl Gateway {
                 }
             };
             // Nothing after the turn may wait: the request has to be sent at once.
-            pass = Box::pin(self.until_turn(route, pass, line)).await?;
+            if !self.starts_now(route, &pass, line) {
+                pass = Box::pin(self.until_turn(route, pass, line)).await?;
+            }
             if !connection.is_open() {
                 pass.not_sent();
                 continue;

@@ -8,7 +8,7 @@ use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Span, Timestamp};
 use sluicegate_http::upstream::LatestStart;
-use sluicegate_pace::{LeaseTimes, StartWindow};
+use sluicegate_pace::{LeaseTimes, StartAttempt, StartWindow};
 use sluicegate_service::Service;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -105,6 +105,15 @@ impl Pass {
     pub(crate) async fn opened(&self) -> Option<Span> {
         let Some(window) = &self.window else { return Some(Span::ZERO) };
         window.start(|| self.service.now()).await
+    }
+
+    /// Counts the request as sent if it may be sent now. Returns the time since its interval opened, or
+    /// `None` if it has not opened yet or is over.
+    pub(crate) fn opened_now(&self) -> Option<Span> {
+        match self.window.as_ref()?.try_start(self.service.now()) {
+            StartAttempt::Started(late) => Some(late),
+            StartAttempt::Wait(_) | StartAttempt::Over => None,
+        }
     }
 
     /// Returns the end of the interval in which the request may be sent, if it has one.

@@ -130,7 +130,7 @@ impl LimitCheck<'_> {
         if !self.limited && is_free(service, &query) {
             return Ok(Pass::new(service));
         }
-        self.check(service, query).await
+        self.check(service, &query).await
     }
 
     /// Checks all limits except the route's own; `None` if there are none.
@@ -144,7 +144,7 @@ impl LimitCheck<'_> {
         if is_free(service, &query) {
             return Ok(None);
         }
-        self.check(service, query).await.map(Some)
+        Box::pin(self.check(service, &query)).await.map(Some)
     }
 
     fn request_id(&self, service: &Service, recorded: bool) -> RequestId {
@@ -155,10 +155,10 @@ impl LimitCheck<'_> {
         }
     }
 
-    async fn check(&self, service: &Arc<Service>, query: Query<'_>) -> Result<Pass, Refusal> {
-        let query = [query];
+    async fn check(&self, service: &Arc<Service>, query: &Query<'_>) -> Result<Pass, Refusal> {
+        let query = std::slice::from_ref(query);
         let decided =
-            service.decide(&query, DecisionMode::Acquire, |answer| match answer.decision() {
+            service.decide(query, DecisionMode::Acquire, |answer| match answer.decision() {
                 Decision::Allow(_) => {
                     let mut pass = admitted(service, answer, handle(answer));
                     pass.time_leases(self.lease_times);

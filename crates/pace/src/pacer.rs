@@ -288,30 +288,30 @@ impl Pacer {
         query.pacing = paced.then(|| self.pacing(work));
         query.patient = mode != AcquireMode::Outage;
         let asked = self.service.now();
-        let query = [query];
-        let received = self.service.decide(&query, DecisionMode::Acquire, |answer| {
-            let received = self.service.now();
-            work.observe(answer);
-            if answer.outage().is_none() && !matches!(answer.decision(), Decision::Closed(_)) {
-                self.answered(asked, decided_at(answer), received);
-            }
-            let allow = match answer.decision() {
-                Decision::Allow(allow) => allow,
-                _ => return Received::Turn(self.refused(work, answer)),
-            };
-            let plan = answer.plan();
-            let handle = plan.needs_record().then(|| plan.handle());
-            let window = if !paced || answer.outage().is_some() || plan.charges().is_empty() {
-                Some(StartWindow::from(received + allow.start.since(allow.at)))
-            } else {
-                self.window(plan, allow.start, allow.start + plan.slack)
-            };
-            match window {
-                Some(window) => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
-                // Paced work always has a record, so there is something to give back.
-                None => Received::TooLate(plan.handle()),
-            }
-        });
+        let received =
+            self.service.decide(std::slice::from_ref(&query), DecisionMode::Acquire, |answer| {
+                let received = self.service.now();
+                work.observe(answer);
+                if answer.outage().is_none() && !matches!(answer.decision(), Decision::Closed(_)) {
+                    self.answered(asked, decided_at(answer), received);
+                }
+                let allow = match answer.decision() {
+                    Decision::Allow(allow) => allow,
+                    _ => return Received::Turn(self.refused(work, answer)),
+                };
+                let plan = answer.plan();
+                let handle = plan.needs_record().then(|| plan.handle());
+                let window = if !paced || answer.outage().is_some() || plan.charges().is_empty() {
+                    Some(StartWindow::from(received + allow.start.since(allow.at)))
+                } else {
+                    self.window(plan, allow.start, allow.start + plan.slack)
+                };
+                match window {
+                    Some(window) => Received::Turn(Turn::Go(work.admitted(answer, handle), window)),
+                    // Paced work always has a record, so there is something to give back.
+                    None => Received::TooLate(plan.handle()),
+                }
+            });
         received.await
     }
 
@@ -354,19 +354,19 @@ impl Pacer {
         let mut query = work.query(id);
         query.pacing = Some(self.pacing(work));
         let asked = self.service.now();
-        let query = [query];
-        let booked = self.service.decide(&query, DecisionMode::Book, |answer| {
-            self.answered(asked, decided_at(answer), self.service.now());
-            self.slack.store(answer.plan().slack.as_micros(), Ordering::Relaxed);
-            match answer.decision() {
-                Decision::Allow(allow) => Turn::Booked(Booking {
-                    id,
-                    start: self.node_time(asked, allow.at, allow.start),
-                    handle: answer.plan().handle(),
-                }),
-                _ => self.refused(work, answer),
-            }
-        });
+        let booked =
+            self.service.decide(std::slice::from_ref(&query), DecisionMode::Book, |answer| {
+                self.answered(asked, decided_at(answer), self.service.now());
+                self.slack.store(answer.plan().slack.as_micros(), Ordering::Relaxed);
+                match answer.decision() {
+                    Decision::Allow(allow) => Turn::Booked(Booking {
+                        id,
+                        start: self.node_time(asked, allow.at, allow.start),
+                        handle: answer.plan().handle(),
+                    }),
+                    _ => self.refused(work, answer),
+                }
+            });
         booked.await
     }
 

@@ -159,32 +159,44 @@ impl Service {
         let started = self.start();
         let rules = self.limiter.rules();
         let plan = plan(&rules, queries, &started.at)?;
+        if let Some((ban, decision)) = plan.ban(started.at) {
+            let verdict = Ok(Verdict::of_store(decision));
+            return self.conclude((queries, mode), (&rules, &ban), verdict, &started, encode);
+        }
         let operation = mode.operation();
-        let (plan, verdict) = match plan.ban(started.at) {
-            Some((ban, decision)) => (ban, Ok(Verdict::of_store(decision))),
-            None => {
-                let call = self.start_call(plan.id.id, operation, &started).charging(&plan);
-                let verdict = call.finish(match operation {
-                    Operation::Peek => self.limiter.peek(&plan).await,
-                    Operation::Book => self.limiter.book(&plan).await,
-                    _ => self.limiter.acquire(&plan).await,
-                });
-                (plan, verdict)
-            }
-        };
+        let call = self.start_call(plan.id.id, operation, &started).charging(&plan);
+        let verdict = call.finish(match operation {
+            Operation::Peek => self.limiter.peek(&plan).await,
+            Operation::Book => self.limiter.book(&plan).await,
+            _ => self.limiter.acquire(&plan).await,
+        });
+        self.conclude((queries, mode), (&rules, &plan), verdict, &started, encode)
+    }
+
+    /// Turns the verdict about a plan into an answer. Not a part of [`Self::decide`], so that its
+    /// variables do not add to the size of that future.
+    fn conclude<T>(
+        &self,
+        (queries, mode): (&[Query<'_>], DecisionMode),
+        (rules, plan): (&Ruleset, &Plan<'_>),
+        verdict: Result<Verdict, store::Error>,
+        started: &OperationStart,
+        encode: impl FnOnce(&Answer<'_, '_>) -> T,
+    ) -> Result<T, ServiceError> {
+        let operation = mode.operation();
         let Verdict { decision, outage, nodes } = match verdict {
             Ok(verdict) => verdict,
             Err(error) => {
-                self.notify_failure(queries, &plan, operation, &error, &started);
+                self.notify_failure(queries, plan, operation, &error, started);
                 return Err(error.into());
             }
         };
-        let answer = Answer::new(&rules, &plan, &decision)
+        let answer = Answer::new(rules, plan, &decision)
             .by_policy(outage, nodes)
             .with_context(AnswerContext::of(queries));
         let answer = if mode == DecisionMode::Tally { answer.deny_if_exceeded() } else { answer };
         if let Some(query) = queries.first() {
-            self.notify_decision(query, answer, operation, None, &started);
+            self.notify_decision(query, answer, operation, None, started);
         }
         Ok(encode(&answer))
     }

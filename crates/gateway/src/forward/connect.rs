@@ -18,7 +18,7 @@
 //! A request that is denied at once has also checked out a connection. [`Places`] limits the number
 //! of requests that do so at the same time.
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -96,8 +96,10 @@ pub(crate) struct HeldConnection<'r> {
 impl HeldConnection<'_> {
     /// Runs the admission of the request. If it has to wait, the connection goes back to the pool
     /// meanwhile.
-    pub(crate) async fn during<T>(&mut self, admission: impl Future<Output = T>) -> T {
-        let mut admission = pin!(admission);
+    pub(crate) async fn during<T>(
+        &mut self,
+        mut admission: Pin<&mut impl Future<Output = T>>,
+    ) -> T {
         if self.held.is_some() {
             // Most decisions are made at once, and need no timer.
             let first = std::future::poll_fn(|cx| Poll::Ready(admission.as_mut().poll(cx))).await;
