@@ -365,19 +365,12 @@ impl<'a> Plan<'a> {
     }
 
     /// Sets the slack: the configured one, or else 1 % of the shortest window, but at least as long
-    /// as a pacer needs, and at least 10 ms without a pacer. A plan whose token buckets all have more
-    /// room than that has no owner: the slack between two bookings costs it nothing.
+    /// as a pacer needs, and at least 10 ms without a pacer.
     pub(crate) fn set_slack(&mut self, configured: Option<Span>, pacing: Option<Pacing>) {
-        let charges = || self.charges.iter().filter(|charge| !charge.rule.spreads);
-        let shortest = charges().filter_map(|charge| charge.cell.slack).min();
+        let charges = self.charges.iter().filter(|charge| !charge.rule.spreads);
+        let shortest = charges.filter_map(|charge| charge.cell.slack).min();
         let needed = pacing.map_or(Settings::SLACK_MIN, |pacing| pacing.slack);
-        let slack = configured.unwrap_or(shortest.unwrap_or_default().max(needed));
-        let lacks_room = |charge: &Charge<'_>| match charge.meter {
-            Meter::Bucket(quota) => quota.room(charge.need) < slack,
-            _ => false,
-        };
-        self.owner = self.owner.filter(|_| charges().any(lacks_room));
-        self.slack = slack;
+        self.slack = configured.unwrap_or(shortest.unwrap_or_default().max(needed));
     }
 
     /// Returns the time after `start` at which a charge of booked or paced work is written: the
