@@ -72,9 +72,12 @@ impl Gateways {
             gateway.start_draining();
         }
         grace_over.await;
-        for gateway in &gateways {
-            gateway.cut_off();
-        }
+        self.cut_off();
+    }
+
+    /// Rejects all requests that have no response yet, and closes all tunnels.
+    pub(crate) fn cut_off(&self) {
+        self.lock().iter().for_each(|(_, gateway)| gateway.cut_off());
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, NamedGateways> {

@@ -62,7 +62,7 @@ const QUEUE_FAILS: &str = "queue";
 const OVERRIDES_EVERY: Duration = Duration::from_millis(500);
 /// Interval of reporting reservations that are not settled.
 const RESERVATIONS_EVERY: Duration = Duration::from_secs(2);
-/// Maximum time that the end of the process waits for calls to the store; more than a patient call takes.
+/// Maximum time that the end of the process waits for calls to the store. Each takes at most 1.5 s.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// A node of the service: everything that lives as long as the process.
@@ -385,6 +385,7 @@ impl Node {
         bounding.abort();
         jobs::flush(&queues).await;
         // Requests give back what they have not used, and these calls are part of the decision log.
+        self.gateways.cut_off();
         self.service.finish(FINISH_MAX).await;
         let _ = tokio::join!(housekeeping, refreshing, reporting, recording);
         // Only now, so that the last push includes the last decisions.

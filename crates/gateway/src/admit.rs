@@ -86,12 +86,13 @@ impl Gateway {
         Ok(joined(pass, common))
     }
 
-    /// Returns true if a request is sent now: it is not paced, or its turn has come.
-    pub(crate) fn starts_now(&self, route: &Route, pass: &Pass, line: &mut LogLine) -> bool {
+    /// Starts a request if it may be sent now, because it is not paced or its turn has come, and records
+    /// the start. Returns false if it has to wait, or has missed its turn.
+    pub(crate) fn try_start(&self, route: &Route, pass: &Pass, line: &mut LogLine) -> bool {
         if !pass.is_paced() {
             return true;
         }
-        let late = pass.opened_now();
+        let late = pass.try_start();
         if let Some(late) = late {
             self.started(route, pass, late, line);
         }

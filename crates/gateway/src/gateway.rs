@@ -63,7 +63,8 @@ pub struct Gateway {
     tls: bool,
     /// Cancelled at shutdown: new requests are rejected.
     draining: CancellationToken,
-    /// Cancelled at the end of the grace period: requests without a response are rejected.
+    /// Cancelled at the end of the grace period, or of the process: requests without a response are
+    /// rejected, and tunnels are closed.
     cutoff: CancellationToken,
 }
 
@@ -130,7 +131,7 @@ impl Gateway {
         self.draining.cancel();
     }
 
-    /// Rejects all requests that have no response yet.
+    /// Rejects all requests that have no response yet, and closes all tunnels.
     pub fn cut_off(&self) {
         self.draining.cancel();
         self.cutoff.cancel();
@@ -429,7 +430,7 @@ impl Gateway {
                 }
             };
             // Nothing after the turn may wait: the request has to be sent at once.
-            if !self.starts_now(route, &pass, line) {
+            if !self.try_start(route, &pass, line) {
                 pass = Box::pin(self.until_turn(route, pass, line)).await?;
             }
             if !connection.is_open() {
@@ -538,7 +539,12 @@ impl Gateway {
         let (line, service) = (line.clone(), self.service.clone());
         if let Some(upgrade) = upgrade.filter(|_| line.status == 101) {
             let ending = RequestEnd { line, pass: Some(pass), upload, service };
-            tunnel::connect(&mut response, upgrade, ending);
+            let tunnel = tunnel::connect(&mut response, upgrade);
+            let cutoff = self.cutoff.clone();
+            self.service.tasks().spawn(async move {
+                let _ending = ending;
+                let _ = cutoff.run_until_cancelled(tunnel).await;
+            });
             return response.map(|_| Body::empty());
         }
         let (mut head, body) = response.into_parts();

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use sluicegate_core::outage::OutagePolicy;
 use sluicegate_core::plan::Handle;
 use sluicegate_core::time::{Span, Timestamp};
@@ -108,8 +109,8 @@ impl Pass {
     }
 
     /// Counts the request as sent if it may be sent now. Returns the time since its interval opened, or
-    /// `None` if it has not opened yet or is over.
-    pub(crate) fn opened_now(&self) -> Option<Span> {
+    /// `None` if the interval has not opened yet or is over.
+    pub(crate) fn try_start(&self) -> Option<Span> {
         match self.window.as_ref()?.try_start(self.service.now()) {
             StartAttempt::Started(late) => Some(late),
             StartAttempt::Wait(_) | StartAttempt::Over => None,
@@ -228,15 +229,16 @@ impl Drop for Pass {
             return;
         }
         let ending = async move {
-            for handle in handles {
+            let ending = handles.iter().map(async |handle| {
                 let ended = match left {
-                    Some(_) => service.release(&handle).await,
-                    None => service.cancel(&handle).await,
+                    Some(_) => service.release(handle).await,
+                    None => service.cancel(handle).await,
                 };
                 if let Err(error) = ended {
                     debug!(%error, "release or cancel failed: the reservation expires by itself");
                 }
-            }
+            });
+            join_all(ending).await;
             if let Some(times) = lease_times {
                 times.ended(left.map(|left| service.now().since(left)));
             }

@@ -118,8 +118,8 @@ impl Service {
         &self.audit
     }
 
-    /// Returns the tasks that outlive their request, such as those that give back what it has not used.
-    /// A process waits for them before it ends ([`Self::finish`]).
+    /// Returns the tasks that a process waits for before it ends ([`Self::finish`]): they call the store
+    /// for requests, for instance to give back what a request has not used.
     pub const fn tasks(&self) -> &TaskTracker {
         &self.tasks
     }

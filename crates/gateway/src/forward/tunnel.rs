@@ -60,23 +60,20 @@ pub(crate) fn caller_side<B>(request: &mut Request<B>) -> OnUpgrade {
     hyper::upgrade::on(request)
 }
 
-/// Connects both sides after the upstream agreed. `guard` lives as long as the tunnel.
+/// Returns the tunnel between both sides, after the upstream agreed. Either side may close it in any way.
 pub(crate) fn connect(
     response: &mut Response<Incoming>,
     caller: OnUpgrade,
-    guard: impl Send + 'static,
-) {
+) -> impl Future<Output = ()> + Send + 'static {
     debug_assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
     let upstream = hyper::upgrade::on(response);
-    tokio::spawn(async move {
-        let _guard = guard;
+    async move {
         match tokio::try_join!(caller, upstream) {
             Ok((caller, upstream)) => {
                 let (mut caller, mut upstream) = (TokioIo::new(caller), TokioIo::new(upstream));
-                // Either side may close the tunnel in any way.
                 let _ = tokio::io::copy_bidirectional(&mut caller, &mut upstream).await;
             }
             Err(error) => debug!(%error, "connection upgrade failed"),
         }
-    });
+    }
 }
