@@ -151,8 +151,7 @@ pub struct FailureRecord {
     pub queue: String,
     /// Error message.
     pub message: String,
-    /// Stack trace, or the error message if there is none. `None` if the body has it, or if there is
-    /// no room for it.
+    /// Stack trace. `None` if there is none, if the body has it, or if there is no room for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
     /// Time of the failure.

@@ -238,11 +238,13 @@ pub(crate) fn letter_json(letter: &DeadLetter) -> String {
         full.remove("timestamp");
         let stack = died.stack.clone().map(serde_json::Value::String);
         let stack = stack.or_else(|| full.remove("stack"));
+        // Without a stack, the message is in its place.
+        let stack = stack.unwrap_or_else(|| died.message.clone().into());
         let mut record = serde_json::Map::new();
         record.insert("at".to_owned(), died.at.to_string().into());
         record.insert("queue".to_owned(), died.queue.clone().into());
         record.insert("message".to_owned(), died.message.clone().into());
-        record.insert("stack".to_owned(), stack.unwrap_or_default());
+        record.insert("stack".to_owned(), stack);
         record.insert("attempts".to_owned(), attempts(letter).into());
         for (name, value) in full {
             record.entry(name).or_insert(value);
