@@ -112,7 +112,10 @@ async fn list(
         }
     };
     named.queue.dead_letters().list(&filter, max, show).await.map_err(failed)?;
-    let all = named.queue.dead_depth().await.map_err(failed)?.ready;
+    let all = match named.queue.capabilities().depth {
+        true => Some(named.queue.dead_depth().await.map_err(failed)?.ready),
+        false => None,
+    };
     Ok(Json(json!({ "queue": asked.queue, "all": all, "letters": letters })))
 }
 

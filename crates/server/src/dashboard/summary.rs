@@ -57,8 +57,13 @@ const SERIES: [&str; 16] = [
     r#"["rule""#,
 ];
 /// Beginnings of the names of metrics.
-const METRICS: [&str; 4] =
-    ["sluicegate_gateway_", "sluicegate_worker_", "sluicegate_dispatch_", "sluicegate_provider_"];
+const METRICS: [&str; 5] = [
+    "sluicegate_gateway_",
+    "sluicegate_worker_",
+    "sluicegate_dispatch_",
+    "sluicegate_provider_",
+    "sluicegate_queue_messages_total",
+];
 
 impl DashboardSources {
     /// Returns the summary of this node as JSON, with at most 64 KB.

@@ -6,9 +6,15 @@ import { ActionForm, Badge, Dialog, Empty, Panel, Problem, Table, useLoaded } fr
 
 const STATES = ["ready", "delayed", "in_flight", "dead"];
 
-function Depths({ series, choose }) {
+/** Returns the names of all queues. Some brokers do not tell their depths. */
+function queueNames(series, metrics) {
+  const depths = metric(series, "sluicegate_queue_depth").map(([[queue]]) => queue);
+  const counters = metrics.filter((one) => one.name === "sluicegate_queue_messages_total").map((one) => one.labels.queue);
+  return [...new Set([...depths, ...counters])];
+}
+
+function Depths({ series, names, choose }) {
   const depths = metric(series, "sluicegate_queue_depth");
-  const names = [...new Set(depths.map(([[queue]]) => queue))];
   const of = (queue, state) => depths.find(([[name, kind]]) => name === queue && kind === state)?.[1];
   const oldest = (queue) => metric(series, "sluicegate_queue_oldest_seconds").find(([[name]]) => name === queue)?.[1];
   const rows = names.map((queue) => {
@@ -55,7 +61,9 @@ function Providers({ series, metrics }) {
 
 /** Returns the time until all queues are empty at the current rate. */
 function estimatedEnd(series, step) {
-  const left = metric(series, "sluicegate_queue_depth").filter(([[, state]]) => state !== "dead").reduce((sum, [, values]) => sum + last(values), 0);
+  const depths = metric(series, "sluicegate_queue_depth").filter(([[, state]]) => state !== "dead");
+  if (depths.length === 0) return "";
+  const left = depths.reduce((sum, [, values]) => sum + last(values), 0);
   const rate = metric(series, "sluicegate_worker_done_total").reduce((sum, [, values]) => sum + (mean(values, 30, step) ?? 0), 0);
   if (left === 0) return "the queues are empty";
   return rate > 0 ? `empty in ${duration(left / rate)} at ${number(rate)}/s` : `${whole(left)} messages, none is being done`;
@@ -171,7 +179,7 @@ function Letters({ queues, chosen, choose, admin }) {
       </div>`}
     </div>
     ${chosen && shown && html`<${Table} label="Dead letters" columns=${[["select"], ["job"], ["failed in"], ["type"], ["error"], ["attempts", "num"], ["failed at"]]} rows=${rows} empty="no dead letter matches" />`}
-    ${chosen && shown && letters.length > 0 && html`<div class="body soft small">${whole(letters.length)} shown of ${whole(shown.all)} in the dead-letter queue</div>`}
+    ${chosen && shown && letters.length > 0 && html`<div class="body soft small">${whole(letters.length)} shown${shown.all === null ? "" : ` of ${whole(shown.all)} in the dead-letter queue`}</div>`}
     ${open &&
     html`<${Dialog} title=${`Dead letter ${jobOf(open)}`} close=${() => setOpen(null)}>
       <pre tabindex="0">${JSON.stringify(open, null, 2)}</pre>
@@ -195,19 +203,19 @@ function Letters({ queues, chosen, choose, admin }) {
 
 export function Queues({ admin, view }) {
   const { live } = view;
-  const [loaded, error] = useLoaded(view.isOwn ? "/v1/dashboard/metrics?names=sluicegate_worker_ sluicegate_dispatch_ sluicegate_provider_" : null);
+  const [loaded, error] = useLoaded(view.isOwn ? "/v1/dashboard/metrics?names=sluicegate_worker_ sluicegate_dispatch_ sluicegate_provider_ sluicegate_queue_messages_total" : null);
   const metrics = (view.isOwn ? loaded?.metrics : view.summary?.metrics) ?? [];
   const [picked, choose] = useState(null);
   const withLetters = metric(live.series, "sluicegate_queue_depth").find(([[, state], values]) => state === "dead" && last(values) > 0);
   const chosen = picked ?? withLetters?.[0][0] ?? null;
-  const queues = [...new Set(metric(live.series, "sluicegate_queue_depth").map(([[queue]]) => queue))];
+  const queues = queueNames(live.series, metrics);
   const none = queues.length === 0;
   return html`<div class="head"><h1>Queues and dispatch</h1>${!none && html`<span class="soft">${estimatedEnd(live.series, live.step)}</span>`}</div>
     <${Problem} text=${error} />
     ${none
       ? html`<section class="panel"><${Empty}>No queue yet: ${view.isOwn ? "this process has" : "these nodes have"} neither <code>dispatch</code> nor <code>workers</code>, and no client has used its queue API.<//></section>`
       : html`<div class="grid">
-          <${Panel} title="Queues"><${Depths} series=${live.series} choose=${choose} /><//>
+          <${Panel} title="Queues"><${Depths} series=${live.series} names=${queues} choose=${choose} /><//>
           <${Panel} title="Providers" note="totals since the start of the process"><${Providers} series=${live.series} metrics=${metrics} /><//>
           <${Panel} title="Dead letters"><${Letters} queues=${queues} chosen=${chosen} choose=${choose} admin=${admin} /><//>
           <${Panel} title="One job" note="why does it not run?"><${Job} /><//>
