@@ -7,8 +7,9 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use sluicegate_core::Span;
+use sluicegate_core::time::Clock as _;
 use sluicegate_queue::{
-    DeliveryTime, Depth, Error, JobId, Message, Queue, without_byte_order_mark,
+    DeliveryTime, Depth, Error, JobId, Message, Queue, WallClock, without_byte_order_mark,
 };
 
 use super::check::table;
@@ -194,7 +195,10 @@ impl QueueCommand {
 
 impl SendArgs {
     async fn run(&self, queue: &Queue) -> anyhow::Result<()> {
-        let when = self.delay.map_or(DeliveryTime::Now, DeliveryTime::After);
+        let when = match self.delay {
+            None => DeliveryTime::Now,
+            Some(delay) => DeliveryTime::At(WallClock.now() + delay),
+        };
         let Some(file) = &self.lines else {
             let message = self.message(queue, self.body()?)?;
             print(&queue.send_at(message, when).await?.to_string());

@@ -28,6 +28,8 @@ use crate::store;
 use crate::trace_log::WithTraceId;
 use crate::wire::{Node, Role, RunOptions};
 
+/// Target of the log lines of the AMQP client.
+const AMQP_CLIENT: &str = "lapin";
 /// Environment variable with the levels of the log per module.
 const LOG_FILTER: &str = "SLUICEGATE_LOG";
 
@@ -348,14 +350,20 @@ fn start_logging(config: &Config, console: &Console) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the filter of the log: that of the environment, or the level of the configuration.
+/// Returns the filter of the log: that of the environment, or the level of the configuration. The AMQP
+/// client logs errors that its caller expects, such as a queue that is about to be created, so it is off
+/// unless the environment names it.
 fn log_filter(level: LogLevel, variable: Option<String>) -> anyhow::Result<Targets> {
     if let Some(text) = variable.filter(|text| !text.is_empty()) {
-        return text.parse().with_context(|| {
+        let filter: Targets = text.parse().with_context(|| {
             format!(
                 "{LOG_FILTER}={text:?} is no log filter: write levels per module, such as \
                  warn,sluicegate_store=debug"
             )
+        })?;
+        return Ok(match text.contains(AMQP_CLIENT) {
+            true => filter,
+            false => filter.with_target(AMQP_CLIENT, LevelFilter::OFF),
         });
     }
     let level = match level {
@@ -365,7 +373,5 @@ fn log_filter(level: LogLevel, variable: Option<String>) -> anyhow::Result<Targe
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // The AMQP client logs errors that its caller expects, such as a queue that is about to be
-    // created.
-    Ok(Targets::new().with_default(level).with_target("lapin", LevelFilter::OFF))
+    Ok(Targets::new().with_default(level).with_target(AMQP_CLIENT, LevelFilter::OFF))
 }
