@@ -93,7 +93,7 @@ impl Check {
             print(&format!("\n\x1b[36mnote:\x1b[0m {note}"));
         }
         for warning in &loaded.warnings {
-            // Says that it is a warning, after its position.
+            // The text of a warning contains the word, after its position.
             print(&format!("\n{warning}"));
         }
         let warnings = match loaded.warnings.len() {

@@ -1,4 +1,5 @@
-//! Notes about rules that do not apply to requests through gateways, or not to all of them.
+//! Notes about gateways: rules that do not apply to their requests, or not to all of them, and requests that
+//! wait for longer than a shutdown lasts.
 
 use sluicegate_config::{
     CALLER, Config, GatewayOptions, ROUTE, RouteOptions, ServerOptions, WaitOptions,
@@ -14,13 +15,14 @@ pub(super) fn gateway_notes(config: &Config) -> Vec<String> {
     let defaults = (WaitOptions::MAX, ServerOptions::default().shutdown_grace);
     for gateway in &config.gateways {
         let name = &gateway.name;
-        // If the file sets one of them, there is a warning.
-        let is_default = |route: &RouteOptions| {
-            let is_paced = !route.limits.is_empty() && route.deadline.is_none();
-            is_paced && (route.wait.max, config.server.shutdown_grace) == defaults
+        // Other values than the defaults are in the file, so there is a warning.
+        let wait_max = |route: &RouteOptions| {
+            let is_default = (route.wait.max, config.server.shutdown_grace) == defaults;
+            let max = route.deadline.map_or(route.wait.max, |total| total.min(route.wait.max));
+            (is_default && !route.limits.is_empty() && max > defaults.1).then_some(max)
         };
-        if gateway.routes.iter().any(is_default) {
-            let (max, grace) = defaults;
+        if let Some(max) = gateway.routes.iter().filter_map(wait_max).max() {
+            let grace = defaults.1;
             notes.push(format!(
                 "gateway {name}: requests wait up to {max}, and a shutdown lasts {grace}: those that \
                  still wait then get 503; to serve them, raise server.shutdown_grace"
