@@ -87,7 +87,7 @@ fn messages_are_sent_counted_peeked_at_and_purged() {
     assert!(size() <= empty + 65_536, "{} bytes, and {empty} before", size());
 }
 
-/// Their error is in a body that begins with a byte order mark, or that is too deep for a tree.
+/// The bodies begin with a byte order mark, or are too deep for a tree; each contains the error.
 #[test]
 fn dead_letters_of_unusual_bodies_are_shown_with_their_stack() {
     let shell = Shell::new();

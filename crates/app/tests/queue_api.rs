@@ -183,7 +183,7 @@ fn a_message_keeps_its_maximum_of_attempts() {
     }
 }
 
-/// It suppressed the content type.
+/// The message gets the content type of JSON.
 #[test]
 fn json_with_a_byte_order_mark_is_json() {
     let folder = tempfile::tempdir().expect("a folder");

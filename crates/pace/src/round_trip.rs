@@ -12,7 +12,8 @@ use sluicegate_core::time::{Span, Timestamp};
 const SAMPLES: usize = 128;
 /// Number of samples from which on the statistics are not computed for every call.
 const MANY: usize = 32;
-/// Maximum number of further samples that they may be without then. A request adds up to three.
+/// Maximum number of samples that are added before they are computed again. A request that goes at once
+/// adds three, one that is booked five or more.
 const BEHIND_MAX: u32 = 32;
 /// Number of the largest samples that are ignored: a retry after a lost packet does not predict the
 /// next call.

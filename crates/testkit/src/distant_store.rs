@@ -1,5 +1,6 @@
 //! [`DistantStore`]: a store at the other end of a simulated network. It runs in the virtual time of
-//! a paused tokio runtime, so that seconds of traffic take milliseconds and every run is the same.
+//! a paused tokio runtime, so that seconds of traffic take milliseconds. Events at the same time may come in another order in the
+//! next run.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

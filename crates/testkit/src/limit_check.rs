@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use sluicegate_checker::Checker;
+use sluicegate_checker::{CheckedScope, Checker};
 use sluicegate_core::{Limit, Span, Timestamp};
 
 /// Returns the longest delay between an admission and the arrival of its request.
@@ -37,6 +37,20 @@ pub fn assert_arrivals(amount: usize, window: Span, delay: Span, arrivals: &[Tim
     let left = window.as_micros().saturating_sub(delay.as_micros());
     assert!(left > 0, "a delay of {delay} leaves nothing of the window {window} to check");
     assert_limit(&format!("{amount}/{left}us"), arrivals);
+}
+
+/// Checks arrivals at a server that were delayed by up to `delay` after starts that a token bucket spaces:
+/// in any time T at most its capacity + rate · (T + `delay`) may arrive.
+#[track_caller]
+pub fn assert_bucket_arrivals(limit: &str, delay: Span, arrivals: &[Timestamp]) {
+    let bucket: Limit = limit.parse().unwrap_or_else(|error| panic!("{limit}: {error}"));
+    let mut checker = Checker::new();
+    checker.scope("vendor", CheckedScope::new(bucket).spread(delay)).expect("a scope");
+    for at in arrivals {
+        checker.admit("vendor", *at, 1).expect("an event");
+    }
+    let verdict = checker.check().expect("events").proven();
+    verdict.unwrap_or_else(|violation| panic!("{limit}: {violation}"));
 }
 
 /// The requests that arrived too early for a limit.

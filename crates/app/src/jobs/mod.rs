@@ -248,7 +248,7 @@ fn longest_window<'l>(limits: impl IntoIterator<Item = &'l Limit>) -> Span {
 
 /// Returns the number of messages that a worker fetches beyond those in progress.
 ///
-/// A booked message is due [`DELIVERED_AHEAD`] of its start, and RabbitMQ delivers it up to `delay_min`
+/// A booked message is delivered [`DELIVERED_AHEAD`] before its start, and RabbitMQ delivers it up to `delay_min`
 /// before that. Until the start, the worker holds it. If held messages were all that it may fetch, it would
 /// fetch none of those behind them, some of which start earlier, and these would come too late.
 fn prefetch(config: &config::WorkerOptions, jobs: &Queue, is_booked: bool) -> u16 {

@@ -12,16 +12,19 @@ use serde_json::Value;
 use simulators::GitHub;
 use sluicegate_core::Span;
 use sluicegate_queue::{Options, Queue, ServiceBus, servicebus};
-use sluicegate_testkit::eventually_get;
 use sluicegate_testkit::ports::free_port;
+use sluicegate_testkit::{eventually_get, long};
 use tokio::runtime::Runtime;
 
 use crate::example::{self, Example, ExampleSetup};
 pub(crate) use crate::example::{pubsub, sqs};
 
-/// Number of repositories: two pages. `tests/dispatch/crawling.rs` crawls 600 on the embedded queue and on
-/// RabbitMQ; the test servers of the clouds are slower by an order of magnitude.
-const REPOSITORIES: usize = 150;
+/// Number of repositories: two pages, or 600 in the long form. `tests/dispatch/crawling.rs` always crawls 600
+/// on the embedded queue and on RabbitMQ; the test servers of the clouds are slower by an order of magnitude.
+fn repositories() -> usize {
+    if long() { 600 } else { 150 }
+}
+
 /// Length of a window of GitHub.
 const WINDOW: Duration = Duration::from_secs(4);
 const KILLS: usize = 4;
@@ -52,7 +55,7 @@ pub(crate) fn servicebus(name: &str) -> ExampleSetup {
 pub(crate) fn the_example_crawls_every_repository(setup: &ExampleSetup) {
     let runtime = Runtime::new().expect("a runtime");
     let github = GitHub {
-        repositories: REPOSITORIES,
+        repositories: repositories(),
         limit: 150,
         window: WINDOW,
         latency: Duration::from_millis(5),
@@ -74,11 +77,11 @@ pub(crate) fn the_example_crawls_every_repository(setup: &ExampleSetup) {
         workers[number % 2] = worker();
     }
     let expected: BTreeSet<_> =
-        (0..REPOSITORIES).map(|number| format!("acme/repo-{number:04}")).collect();
+        (0..repositories()).map(|number| format!("acme/repo-{number:04}")).collect();
     eventually_get(|| {
         let jobs = record.report(WINDOW).jobs;
         // Each repository and the pages.
-        if jobs > REPOSITORIES { Ok(()) } else { Err(jobs) }
+        if jobs > repositories() { Ok(()) } else { Err(jobs) }
     });
     eventually_get(|| {
         let (_, lines, err) = example.run(&["queue", "peek", "documents", "--max", "10000"]);

@@ -7,6 +7,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../dispatch/hostile.rs"]
+mod hostile;
 #[path = "../common/proof.rs"]
 mod proof;
 #[path = "../dispatch/support.rs"]

@@ -3,9 +3,8 @@
 //! on the embedded queue and on RabbitMQ. The test servers here are slower by an order of magnitude:
 //! Google's fake and fauxqs look through all messages for each that they hand out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_sqs::config::{Credentials, SharedCredentialsProvider};
@@ -14,20 +13,18 @@ use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use simulators::Record;
 use sluicegate_core::Span;
 use sluicegate_core::time::Clock as _;
-use sluicegate_queue::{Message, PubSub, ServiceBus, Sqs, WallClock};
+use sluicegate_queue::{PubSub, ServiceBus, Sqs, WallClock};
 use sluicegate_testkit::eventually_is;
 use sluicegate_testkit::pubsub::PubSubServer;
 use sluicegate_testkit::servicebus::ServiceBusServer;
 use sluicegate_testkit::sqs::SqsServer;
 
 use crate::common::RunningService;
-use crate::support::{TestSetup, patient, prove, worked};
+use crate::support::{TestSetup, patient, prove, receive_all, worked};
 
 const JOBS: usize = 200;
 const LIMIT: usize = 100;
 const WINDOW: Span = Span::from_secs(10);
-/// Maximum time for a message to arrive, longer than a busy machine stalls.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 static PUBSUB: LazyLock<PubSubServer> = LazyLock::new(PubSubServer::start);
 static SQS: LazyLock<SqsServer> = LazyLock::new(SqsServer::fauxqs);
@@ -104,31 +101,6 @@ workers:
     handler: {{http: {{url: '{url}/v1/analyze'}}}}
 "
     )
-}
-
-/// Receives and acknowledges messages until those of this many jobs have come. Returns how often each
-/// job came.
-pub(crate) fn receive_all(
-    setup: &TestSetup,
-    queue: &str,
-    jobs: usize,
-    mut seen: impl FnMut(&Message),
-) -> BTreeMap<String, usize> {
-    let queue = setup.queue(queue);
-    setup.runtime.block_on(async {
-        let mut times: BTreeMap<String, usize> = BTreeMap::new();
-        let mut consumer = queue.consume(100).await.expect("a consumer");
-        while times.len() < jobs {
-            let received = tokio::time::timeout(PATIENCE, consumer.receive(100)).await;
-            let received = received.unwrap_or_else(|_| panic!("{} of {jobs} came", times.len()));
-            for delivery in received.expect("received") {
-                seen(delivery.message());
-                *times.entry(delivery.message().meta.job.to_string()).or_default() += 1;
-                delivery.ack().await.expect("acknowledged");
-            }
-        }
-        times
-    })
 }
 
 /// C10 (i): the dispatcher alone. Half of the messages go at once, half after the delay and not

@@ -8,20 +8,33 @@ use sluicegate_core::Timestamp;
 /// Returns the times from which admitted work may start, by the clock of the store, in order: the
 /// admissions for which `counts` is true, without those that were given back.
 pub(crate) fn admits(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Timestamp> {
+    // Paced work is admitted ahead of its start.
+    times(logs, counts, |at, start| at.max(start.unwrap_or_default()))
+}
+
+/// Returns the starts for which this work was booked, in order, even if it was claimed later.
+#[allow(dead_code, reason = "some test programs use it")]
+pub(crate) fn booked_starts(logs: &[String], counts: impl Fn(&Value) -> bool) -> Vec<Timestamp> {
+    times(logs, counts, |at, start| start.unwrap_or(at))
+}
+
+/// Returns a time of each admission, made of the time of its decision and of its start.
+fn times(
+    logs: &[String],
+    counts: impl Fn(&Value) -> bool,
+    of: impl Fn(Timestamp, Option<Timestamp>) -> Timestamp,
+) -> Vec<Timestamp> {
     let lines = parsed(logs);
     let (went, _) = admitted(&lines);
-    let went = went.into_iter().filter(|line| counts(line));
     let time = |line: &Value, field: &str| {
         let time: jiff::Timestamp = line[field].as_str()?.parse().expect("a time");
         Some(Timestamp::from_micros(time.as_microsecond() as u64))
     };
-    // Paced work is admitted ahead of its start.
-    let starts = |line: &Value| {
-        time(line, "at").expect("a time").max(time(line, "start").unwrap_or_default())
-    };
-    let mut admits: Vec<_> = went.map(starts).collect();
-    admits.sort_unstable();
-    admits
+    let went = went.into_iter().filter(|line| counts(line));
+    let each = went.map(|line| of(time(line, "at").expect("a time"), time(line, "start")));
+    let mut times: Vec<_> = each.collect();
+    times.sort_unstable();
+    times
 }
 
 /// Returns the number of turns that were missed: claims that came after their start and got a later

@@ -9,6 +9,11 @@ use sluicegate_testkit::eventually_get;
 
 use crate::support::{TestSetup, long};
 
+/// Number of repositories that a worker crawls at a time.
+const CONCURRENCY: usize = 20;
+/// Number of repositories on a page.
+const PER_PAGE: usize = 100;
+
 fn config(setup: &TestSetup, url: &str) -> String {
     let name = &setup.name;
     format!(
@@ -20,14 +25,14 @@ fn config(setup: &TestSetup, url: &str) -> String {
       http:
         method: GET
         url: '{url}/orgs/{{{{org}}}}/repos'
-        query: {{per_page: 100, page: '{{{{page:-1}}}}'}}
+        query: {{per_page: {PER_PAGE}, page: '{{{{page:-1}}}}'}}
         pages: {{link: page}}
         conditional: true
       emit:
         - {{each: ., queue: '{name}-repo', type: crawl_repo, id: '{{{{item.full_name}}}}', body: {{org: '{{{{org}}}}', name: '{{{{item.name}}}}'}}}}
   - provider: github
     queue: {name}-repo
-    concurrency: 20
+    concurrency: {CONCURRENCY}
     attempts: 3
     results: {name}-documents
     learn: {{below: 100}}
@@ -40,6 +45,7 @@ fn config(setup: &TestSetup, url: &str) -> String {
 /// D7: 600 repositories, workers killed every second, a GitHub that allows 300 calls in 4 s.
 ///
 /// At most `refused_max` calls may be refused.
+#[expect(clippy::print_stdout, reason = "the number is a measurement")]
 fn every_repository_is_crawled_whatever_happens_to_workers(setup: &TestSetup, refused_max: usize) {
     const REPOSITORIES: usize = 600;
     let github = GitHub {
@@ -85,6 +91,16 @@ fn every_repository_is_crawled_whatever_happens_to_workers(setup: &TestSetup, re
     assert_eq!(setup.dead("repo") + setup.dead("org"), 0);
     let report = record.report(Duration::from_secs(4));
     assert!(report.refused <= refused_max, "{report:?}");
+    // A killed worker has called for the jobs in work, and the acknowledgement of the one before may be on
+    // its way. A page that is read again sends its repositories again.
+    let calls = record.calls();
+    let succeeded =
+        |job: &str| calls.iter().filter(|call| call.status == 200 && call.job == job).count();
+    let repeated: usize = expected.iter().map(|job| succeeded(job) - 1).sum();
+    let read_again = succeeded("acme").saturating_sub(REPOSITORIES.div_ceil(PER_PAGE));
+    let bound = kills * 2 * CONCURRENCY + read_again * PER_PAGE;
+    println!("{repeated} calls repeated after {kills} kills, {read_again} pages read again");
+    assert!(repeated <= bound, "{repeated} calls are repeated, at most {bound} may");
 }
 
 /// All workers pause together below 100 remaining calls, and fewer are in flight then.

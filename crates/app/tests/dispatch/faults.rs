@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use simulators::{Provider, Record};
 use sluicegate_core::Span;
-use sluicegate_queue::{DeadLetterFilter, DeliveryTime, Message};
 use sluicegate_testkit::limit_check::{Early, assert_limit};
 use sluicegate_testkit::proxy::{FaultProxy, NetworkState};
 use sluicegate_testkit::redis::{RedisServer, Version};
 use sluicegate_testkit::{eventually, eventually_get, eventually_is};
 
 use crate::common::RunningService;
+use crate::hostile::{
+    a_misbehaving_provider_loses_no_job, poison_messages_become_dead_letters_unchanged,
+};
 use crate::measured::measured;
 use crate::proof;
 use crate::support::{
@@ -206,7 +208,7 @@ fn workers_that_were_stopped_keep_the_limit_when_they_continue() {
     assert_never_early_after_a_stop("stopped", "30s", "p", "worker");
 }
 
-/// Their bookings are over when they continue.
+/// When the workers continue, the starts that were booked for them are over.
 #[test]
 fn booked_workers_that_were_stopped_keep_the_limit_when_they_continue() {
     assert_never_early_after_a_stop("booked-stopped", "booked", "raw", "dispatch,worker");
@@ -274,25 +276,21 @@ workers:
 }
 
 #[test]
-fn poison_messages_become_dead_letters_unchanged() {
-    for setup in [TestSetup::alone("poison"), TestSetup::shared("poison")] {
-        let (url, _) = setup.provider(patient(0));
-        let raw = setup.queue("raw");
-        let _running = setup.run("dispatch,worker", &config(&setup, &url, "100/s"));
-        let poison = vec![0xff, 0x00, b'{'];
-        let batch = vec![
-            (Message::new(poison.clone()), DeliveryTime::Now),
-            (Message::new("{\"AnalysisId\":\"good\"}"), DeliveryTime::Now),
-        ];
-        for sent in setup.runtime.block_on(raw.send_batch(batch)) {
-            sent.expect("sent");
-        }
-        eventually_is(|| (setup.dead("raw"), setup.depth("results").ready), (1, 1));
-        let mut letters = Vec::new();
-        let dead = raw.dead_letters();
-        let all = DeadLetterFilter::default();
-        let listed = dead.list(&all, 10, |letter| letters.push(letter.message.body.clone()));
-        setup.runtime.block_on(listed).expect("letters");
-        assert_eq!(letters, [poison]);
-    }
+fn poison_messages_become_dead_letters_on_the_embedded_queue() {
+    poison_messages_become_dead_letters_unchanged(&TestSetup::alone("poison"));
+}
+
+#[test]
+fn poison_messages_become_dead_letters_on_rabbitmq() {
+    poison_messages_become_dead_letters_unchanged(&TestSetup::shared("poison"));
+}
+
+#[test]
+fn a_misbehaving_provider_loses_no_job_of_the_embedded_queue() {
+    a_misbehaving_provider_loses_no_job(&TestSetup::alone("misbehaving"));
+}
+
+#[test]
+fn a_misbehaving_provider_loses_no_job_of_rabbitmq() {
+    a_misbehaving_provider_loses_no_job(&TestSetup::shared("misbehaving"));
 }

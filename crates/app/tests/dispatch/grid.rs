@@ -14,7 +14,7 @@ use sluicegate_testkit::limit_check::Early;
 
 use crate::measured::measured;
 use crate::proof;
-use crate::support::{TestSetup, early_calls, long, patient, prove, worked};
+use crate::support::{TestSetup, early_calls, long, patient, prove, prove_spread, worked};
 
 /// Time that a call to the provider takes.
 const LATENCY_MS: u64 = 20;
@@ -101,6 +101,11 @@ workers:
         let requeued = worked(&running, "gemini", "requeued");
         let logs = [running.stop()];
         prove(self.per_minute, MINUTE, &logs, &record);
+        // The calls of a cell seldom fill a minute, so how they are spread shows that the limit is kept.
+        if self.concurrency < self.per_minute {
+            let bucket = format!("{}/min burst {}", self.per_minute, self.concurrency);
+            prove_spread(&bucket, &logs, &record);
+        }
         let arrivals = record.arrivals();
         let counted = arrivals.iter().filter(|at| (from..from + self.span()).contains(*at)).count();
         let early = early_calls(self.per_minute, MINUTE, &record);

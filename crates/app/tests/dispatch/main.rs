@@ -22,6 +22,7 @@ mod proof;
 mod crawling;
 mod faults;
 mod grid;
+mod hostile;
 mod kills;
 mod scenarios;
 mod support;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +13,9 @@ use sluicegate_queue::{
     RabbitMq, rabbitmq,
 };
 use sluicegate_testkit::delay_proxy::DelayProxy;
-use sluicegate_testkit::limit_check::{Early, assert_arrivals, assert_limit, early, longest_delay};
+use sluicegate_testkit::limit_check::{
+    Early, assert_arrivals, assert_bucket_arrivals, assert_limit, early, longest_delay,
+};
 use sluicegate_testkit::rabbitmq::RabbitServer;
 use sluicegate_testkit::redis::{RedisServer, Version};
 use tokio::runtime::Runtime;
@@ -52,6 +54,8 @@ pub(crate) struct TestSetup {
     lease: &'static str,
 }
 
+/// Maximum time that a test waits for the next message.
+const RECEIVE_MAX: Duration = Duration::from_secs(300);
 /// Timeouts longer than in production: tests share the machine, and a call to the store that times out
 /// may already be charged.
 const LONG_TIMEOUTS: &str = ", timeout: 10s, deadline: 25s";
@@ -329,6 +333,31 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Receives and acknowledges messages until those of this many jobs have come. Returns how often each
+/// job came.
+pub(crate) fn receive_all(
+    setup: &TestSetup,
+    queue: &str,
+    jobs: usize,
+    mut seen: impl FnMut(&Message),
+) -> BTreeMap<String, usize> {
+    let queue = setup.queue(queue);
+    setup.runtime.block_on(async {
+        let mut times: BTreeMap<String, usize> = BTreeMap::new();
+        let mut consumer = queue.consume(100).await.expect("a consumer");
+        while times.len() < jobs {
+            let received = tokio::time::timeout(RECEIVE_MAX, consumer.receive(100)).await;
+            let received = received.unwrap_or_else(|_| panic!("{} of {jobs} came", times.len()));
+            for delivery in received.expect("received") {
+                seen(delivery.message());
+                *times.entry(delivery.message().meta.job.to_string()).or_default() += 1;
+                delivery.ack().await.expect("acknowledged");
+            }
+        }
+        times
+    })
+}
+
 /// Returns a counter of the workers of a provider.
 pub(crate) fn worked(running: &RunningService, provider: &str, what: &str) -> u64 {
     running.metric(&format!("sluicegate_worker_{what}_total{{provider=\"{provider}\"}}"))
@@ -343,6 +372,16 @@ pub(crate) fn prove(amount: usize, window: Span, logs: &[String], record: &Recor
     let arrivals = arrivals(record);
     let delay = longest_delay(&admits, &arrivals);
     assert_arrivals(amount, window, delay, &arrivals);
+}
+
+/// Proves from the decision logs that booked calls started as a token bucket spaces them, and from the
+/// record of the provider that no more arrived there, in any time that is longer by the longest delay from
+/// the start to the provider.
+pub(crate) fn prove_spread(bucket: &str, logs: &[String], record: &Record) {
+    let starts = proof::booked_starts(logs, goes_to_the_provider);
+    assert_limit(bucket, &starts);
+    let arrivals = arrivals(record);
+    assert_bucket_arrivals(bucket, longest_delay(&starts, &arrivals), &arrivals);
 }
 
 /// Returns the calls that arrived too early at the provider for a limit in its full window.

@@ -100,7 +100,7 @@ async fn the_next_page_keeps_the_path_of_the_base_url() {
     assert_eq!(asked, [of_page(1), of_page(2)]);
 }
 
-/// Such a message was called no JSON.
+/// A byte order mark is no part of the JSON, and a message that is too deep for a tree is JSON as well.
 #[tokio::test]
 async fn a_page_is_added_to_json_with_a_byte_order_mark_and_a_deep_message_is_an_error() {
     let server = Server::answering(200, &[("link", GITHUB)], "[]").await;
