@@ -294,3 +294,42 @@ fn a_misbehaving_provider_loses_no_job_of_the_embedded_queue() {
 fn a_misbehaving_provider_loses_no_job_of_rabbitmq() {
     a_misbehaving_provider_loses_no_job(&TestSetup::shared("misbehaving"));
 }
+
+/// RabbitMQ loses a queue with its messages if it is killed a few seconds after the queue was declared. So
+/// a process declares all the delay queues that it may need when it starts.
+#[test]
+fn a_process_declares_all_its_delay_queues_when_it_starts() {
+    const JOBS: usize = 60;
+    for (name, delay) in [("declared-fixed", "1s"), ("declared-booked", "booked")] {
+        let setup = TestSetup::shared(name);
+        for queue in ["raw", "gemini", "results"] {
+            setup.queue(queue);
+        }
+        let (url, _) = setup.provider(Provider { failures_percent: 30, ..patient(5) });
+        let config = format!(
+            "dispatch:
+  source: {name}-raw
+  delay: {delay}
+  providers:
+    gemini: {{queue: {name}-gemini, limit: 20/2s}}
+workers:
+  - provider: gemini
+    limit: 20/2s
+    concurrency: 10
+    attempts: 20
+    backoff: {{from: 300ms, to: 3s}}
+    results: {name}-results
+    handler: {{http: {{url: '{url}/v1/analyze'}}}}
+"
+        );
+        let running = setup.run("dispatch,worker", &config);
+        let declared = setup.queues_on_rabbitmq();
+        assert!(declared.contains(&format!("{name}-gemini-rung-2048ms")), "{declared:?}");
+        setup.produce("raw", JOBS);
+        eventually_is(|| worked(&running, "gemini", "done"), JOBS as u64);
+        let delayed = "sluicegate_dispatch_delayed_total{provider=\"gemini\"}";
+        assert!(running.metric(delayed) > 0, "no message was delayed");
+        assert!(worked(&running, "gemini", "failed") > 0, "no job was retried");
+        assert_eq!(setup.queues_on_rabbitmq(), declared);
+    }
+}

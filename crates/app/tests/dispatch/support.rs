@@ -166,6 +166,13 @@ impl TestSetup {
         RABBIT.ctl(&["delete_queue", &format!("{}-{name}", self.name)]);
     }
 
+    /// Returns the names of this test's queues on RabbitMQ.
+    pub(crate) fn queues_on_rabbitmq(&self) -> BTreeSet<String> {
+        let prefix = format!("{}-", self.name);
+        let names = RABBIT.ctl(&["list_queues", "name", "--no-table-headers"]);
+        names.lines().filter(|name| name.starts_with(&prefix)).map(str::to_owned).collect()
+    }
+
     /// Sends bytes to a queue of RabbitMQ as a program does that knows nothing of us.
     pub(crate) fn send_foreign(&self, queue: &str, body: &[u8]) {
         let queue = format!("{}-{queue}", self.name);

@@ -4,8 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_config::{ByteSize, Credentials, GatewayOptions, Login, PathPattern, SecretSource};
+use sluicegate_config::{
+    ByteSize, Credentials, GatewayOptions, Login, PathPattern, ROUTE, SecretSource,
+};
 use sluicegate_core::Span;
+use sluicegate_core::query::Query;
+use sluicegate_service::DecisionMode;
+use sluicegate_service::answer::Answer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -251,9 +256,9 @@ async fn the_probes_are_on_the_gateways_own_port() {
     assert_eq!((ready.status, ready.text()), (200, r#"{"status":"ready"}"#));
 }
 
-#[tokio::test]
-async fn a_connection_is_upgraded_only_where_the_route_allows_it() {
-    let upstream = odd_upstream(|mut stream: TcpStream| async move {
+/// Starts an upstream that switches to a protocol in which it repeats what it receives.
+async fn echo_upstream() -> SocketAddr {
+    odd_upstream(|mut stream: TcpStream| async move {
         let agreed =
             b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
         let _ = stream.write_all(agreed).await;
@@ -262,27 +267,59 @@ async fn a_connection_is_upgraded_only_where_the_route_allows_it() {
             let _ = stream.write_all(&said).await;
         }
     })
-    .await;
-    let wish = format!(
-        "GET / HTTP/1.1\r\nhost: a\r\nx-internal-token: {TOKEN}\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
-    );
-    let closed = Proxy::start(route(upstream)).await;
-    assert!(closed.raw(wish.as_bytes()).await.starts_with("HTTP/1.1 501"));
+    .await
+}
 
-    let mut to = route(upstream);
-    to.upgrades = true;
-    let open = Proxy::start(to).await;
-    let mut stream = TcpStream::connect(open.address).await.expect("a connection");
-    stream.write_all(wish.as_bytes()).await.expect("written");
+/// Returns a request for that protocol.
+fn echo_request() -> String {
+    format!(
+        "GET / HTTP/1.1\r\nhost: a\r\nx-internal-token: {TOKEN}\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n"
+    )
+}
+
+/// Opens a tunnel to that upstream.
+async fn open_tunnel(proxy: &Proxy) -> TcpStream {
+    let mut stream = proxy.connect(echo_request().as_bytes()).await;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(soon(stream.read_u8()).await.expect("a head"));
     }
     assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    stream
+}
+
+#[tokio::test]
+async fn a_connection_is_upgraded_only_where_the_route_allows_it() {
+    let upstream = echo_upstream().await;
+    let closed = Proxy::start(route(upstream)).await;
+    assert!(closed.raw(echo_request().as_bytes()).await.starts_with("HTTP/1.1 501"));
+
+    let mut to = route(upstream);
+    to.upgrades = true;
+    let open = Proxy::start(to).await;
+    let mut stream = open_tunnel(&open).await;
     for said in [b"ping", b"pong"] {
         stream.write_all(said).await.expect("written");
         let mut heard = [0; 4];
         soon(stream.read_exact(&mut heard)).await.expect("an echo");
         assert_eq!(&heard, said);
     }
+}
+
+/// A tunnel holds its slot until one side closes it, or the process ends.
+#[tokio::test]
+async fn a_tunnel_that_is_open_at_the_end_of_the_process_releases_its_slot() {
+    let mut to = limited(echo_upstream().await, "1 concurrent", Duration::ZERO);
+    to.upgrades = true;
+    let proxy = Proxy::start(to).await;
+    let mut tunnel = open_tunnel(&proxy).await;
+    assert_eq!(proxy.get("/").await.status, 429);
+    proxy.gateway.cut_off();
+    soon(proxy.service.finish(Duration::from_secs(3_600))).await;
+    let mut query = Query::new(proxy.service.request_id());
+    query.insert_own(ROUTE, "test/all");
+    let is_free = |answer: &Answer<'_, '_>| answer.decision().is_allowed();
+    assert_eq!(proxy.service.decide(&[query], DecisionMode::Peek, is_free).await, Ok(true));
+    let mut rest = Vec::new();
+    soon(tunnel.read_to_end(&mut rest)).await.expect("it is closed");
 }

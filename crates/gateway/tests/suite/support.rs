@@ -251,6 +251,7 @@ pub(crate) fn tokens(tokens: &[&str]) -> Auth {
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     pub(crate) gateway: Arc<Gateway>,
+    pub(crate) service: Arc<Service>,
     pub(crate) metrics: Registry,
     /// Shuts down the listener.
     pub(crate) shutdown: CancellationToken,
@@ -307,7 +308,7 @@ impl Proxy {
         let limiter = Limiter::new(rules, Memory::new(Capacity::default()).into());
         let service = Arc::new(Service::new(limiter, clock, Vec::new()));
         let metrics = Registry::default();
-        let gateway = Gateway::new(&options, service, Metrics::new(&metrics));
+        let gateway = Gateway::new(&options, service.clone(), Metrics::new(&metrics));
         let gateway = gateway.expect("a gateway");
         let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = socket.local_addr().expect("an address");
@@ -324,7 +325,7 @@ impl Proxy {
         let stats = Arc::new(Stats::default());
         tokio::spawn(listener::serve(socket, app, bounds, None, stats, shutdown.clone()));
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-        Self { address, gateway, metrics, shutdown, client }
+        Self { address, gateway, service, metrics, shutdown, client }
     }
 
     /// Opens an HTTP/2 connection.
