@@ -73,8 +73,8 @@ impl Embedded {
 
     /// Opens the file with another clock. All processes that share a file must use the same clock.
     pub fn with_clock(path: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        let writer = Writer::start(open::connection(path)?)?;
-        let reader = Arc::new(Mutex::new(open::connection(path)?));
+        let writer = Writer::start(open::writer(path)?)?;
+        let reader = Arc::new(Mutex::new(open::reader(path)?));
         Ok(Self { path: path.to_owned(), writer, clock, reader, watch: Mutex::default() })
     }
 

@@ -68,8 +68,23 @@ pub(super) fn sql(dead: bool, template: &str) -> String {
     template.replace("$t", if dead { "dead_letter" } else { "message" })
 }
 
-/// Opens a connection to the file, and creates the tables if needed.
-pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
+/// Maximum size of the pages that the connection for writing remembers, in KiB.
+const WRITER_CACHE_KB: u32 = 64 << 10;
+/// The same for connections that only read. They scan a queue from its beginning to its end, and seldom
+/// read a page twice.
+const READER_CACHE_KB: u32 = 4 << 10;
+
+/// Opens the connection that writes, and creates the tables if needed.
+pub(super) fn writer(path: &Path) -> Result<Connection, Error> {
+    connection(path, WRITER_CACHE_KB)
+}
+
+/// Opens a connection that only reads, and creates the tables if needed.
+pub(super) fn reader(path: &Path) -> Result<Connection, Error> {
+    connection(path, READER_CACHE_KB)
+}
+
+fn connection(path: &Path, cache_kb: u32) -> Result<Connection, Error> {
     let named = |error: rusqlite::Error| {
         let detail =
             format!("{error}: check that queue.path is a file that this process may write");
@@ -84,11 +99,11 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     // page, a message of 2 KB would leave half of it empty. Savepoints copy pages to memory, not to a
     // file.
     connection
-        .execute_batch(
+        .execute_batch(&format!(
             "PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA wal_autocheckpoint = 1000; PRAGMA cache_size = -65536;
-             PRAGMA temp_store = MEMORY;",
-        )
+             PRAGMA wal_autocheckpoint = 1000; PRAGMA cache_size = -{cache_kb};
+             PRAGMA temp_store = MEMORY;"
+        ))
         .map_err(named)?;
     connection.set_prepared_statement_cache_capacity(64);
     tables(&connection).map_err(named)?;

@@ -26,7 +26,7 @@ pub(super) struct FileWatcher {
 impl FileWatcher {
     /// Starts the thread. It wakes `arrived` whenever another connection has written to the file.
     pub(super) fn start(path: &Path, arrived: Arc<Notify>) -> Result<Self, Error> {
-        let connection = open::connection(path)?;
+        let connection = open::reader(path)?;
         let (running, ended) = sync_channel::<()>(1);
         let mut seen = commits(&connection);
         std::thread::Builder::new()
