@@ -38,7 +38,9 @@ impl Proxy {
         match self {
             Self::Nginx => {
                 let mut command = Command::new(service("nginx/usr/sbin/nginx"));
-                command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-g", "daemon off;"]);
+                // One process: workers would outlive a master that is killed at the end of the test.
+                let options = "daemon off; master_process off;";
+                command.arg("-p").arg(folder).args(["-c", "nginx.conf", "-g", options]);
                 Running::start(command.current_dir(folder))
             }
             Self::HaProxy => {
